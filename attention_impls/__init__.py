@@ -1,0 +1,1 @@
+"""What can be measured: attention mechanisms, their implementations, transforms and layers."""

@@ -1,0 +1,1 @@
+"""Peers: one file is one outside library, as implementations of our variants."""

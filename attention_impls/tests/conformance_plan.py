@@ -1,0 +1,240 @@
+"""Who is asked what: entrants of the catalogue, bare and transformed, crossed with checks and cases.
+
+Thinned so that a hundred implementations still fit a coffee break: a bare entrant is asked everything; a
+transformed one is asked output and gradients on four cases; ordered pairs of transforms stand on
+softmax.naive and on one implementation per distinct Support.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from attention_impls import catalogue
+from attention_impls.call import Call
+from attention_impls.catalogue import Subject
+from attention_impls.contract import DTYPES, POLICY
+from attention_impls.names import Step, SubjectName
+from attention_impls.needs import CPP_COMPILER
+from attention_impls.tests import conformance as checks
+from attention_impls.tests import conformance_steps as steps
+from attention_impls.tests.conformance_cases import CASES, CHAINED, COMPILED, DEGENERATE, Case
+from attention_impls.tests.conformance_steps import Definition, Entrant
+
+Checked = Callable[[Entrant, Case], None]
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check, the cases it is asked on, and what an entrant must offer to be asked.
+
+    direction: what must not be refused. dtype: asked at this one, "" for the widest. needs_lse: a claimed LSE.
+    """
+
+    name: str
+    function: Checked
+    cases: tuple[str, ...]
+    direction: str = "fwd"
+    dtype: str = ""
+    needs_lse: bool = False
+
+
+EVERY = tuple(CASES)
+SQUARES = ("square", "square_causal")
+ROUND = ("round", "round_causal")  # lengths that grids, buckets and chunks divide
+OUTPUT = Check("output", checks.check_output_is_the_definitions, EVERY)
+GRADIENTS = Check("gradients", checks.check_gradients_are_the_definitions, EVERY, "fwdbwd")
+CHECKS = (
+    OUTPUT,
+    GRADIENTS,
+    Check("looks_ahead", checks.check_never_looks_ahead, ("square_causal", "round_causal", "packed_causal")),
+    Check("padding", checks.check_padding_cannot_be_felt, ("padded", "causal_padded")),
+    Check("empty_rows", checks.check_queries_without_keys_give_zeros, ("unseeing_queries", "ragged_empty")),
+    Check("lse", checks.check_log_sum_exp_is_right, ("grouped", "square_causal", "ragged_empty", "sparse"),
+          needs_lse=True),
+    Check("inputs_alone", checks.check_inputs_are_left_alone, (*SQUARES, *ROUND, "grouped_cross")),
+    Check("batch_rows", checks.check_batch_rows_do_not_mix, (*SQUARES, *ROUND)),
+    Check("strides", checks.check_strides_do_not_matter, (*SQUARES, "grouped", "round_causal")),
+    Check("broadcast", checks.check_broadcast_inputs_are_taken, (*SQUARES, "grouped", "round_causal")),
+    Check("dtype", checks.check_dtype_and_device_are_kept, (*SQUARES, *ROUND)),
+    Check("fresh_memory", checks.check_no_uninitialised_memory_is_read, (*SQUARES, *ROUND, "awkward", "ragged_empty")),
+    Check("other_values", checks.check_prepared_once_runs_on_other_values, (*SQUARES, *ROUND, "grouped_cross")),
+    Check("float32", checks.check_float32_is_precise, ("round", "awkward"), dtype="f32"),
+    Check("float16", checks.check_float16_is_precise, ("round", "awkward"), dtype="f16"),
+    Check("bfloat16", checks.check_bfloat16_is_precise, ("round", "awkward"), dtype="bf16"),
+    Check("scale", checks.check_scale_is_obeyed, (*SQUARES, *ROUND)),
+    Check("parameters", checks.check_parameters_are_felt, (*SQUARES, *ROUND)),
+    Check("mask", checks.check_mask_is_felt, ("multi_query", "padded", "causal_padded", "packed", "packed_causal",
+                                              "dense")),
+)  # fmt: skip
+COMPILING = tuple(replace(check, cases=COMPILED) for check in (OUTPUT, GRADIENTS))
+COMPILED_CHAINS = (
+    "softmax.naive+compiled",
+    "softmax.naive+recompute+compiled",
+    "softmax.naive+query_chunks:8+compiled",
+    "softmax.naive+compiled+query_chunks:8",
+)
+PAIRED = ("square_causal", "grouped_cross")
+SMALL = 8  # the size that whole-number options shrink to
+REFUSALS = {
+    "fwd": Check("refusal", checks.check_refusal_is_true, EVERY),
+    "fwdbwd": Check("refusal_of_gradients", checks.check_refusal_of_gradients_is_true, EVERY, "fwdbwd"),
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One test: an entrant, a check and the name of a case."""
+
+    entrant: Entrant
+    check: Check
+    case: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.entrant.name}/{self.case}/{self.check.name}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is asked, and for each entrant how often which sentence refused."""
+
+    asked: list[Asked] = field(default_factory=list)
+    refused: dict[str, Counter[str]] = field(default_factory=dict)
+
+
+def entrant(name: str) -> Entrant:
+    """The entrant that a name of the catalogue names."""
+    return _entrant(catalogue.find(name))
+
+
+def _entrant(subject: Subject) -> Entrant:
+    name = subject.name
+    rounding = [f"+{Step(t.label, a)}" for t, a in subject.transforms if t.definition is not None]
+    options = "".join(f":{option}-{value}" for option, value in name.variant_options)
+    inside = [a for t, a in subject.transforms if t.aims_at == "numbers" and a in DTYPES]
+    needs = [n for t, _ in subject.transforms for n in t.needs] + list(subject.bare.support.needs)
+    return Entrant(
+        str(name),
+        subject.inner,
+        Definition(name.variant + options + "".join(rounding), subject.definition),
+        subject.variant,
+        inside=inside[-1] if inside else "",
+        compiles=CPP_COMPILER in needs,
+        missing=subject.missing(),
+    )
+
+
+def bare_names() -> list[str]:
+    """Every implementation, with default options and, where it has any, with small ones."""
+    found: dict[str, None] = {}
+    for name in catalogue.implementations():
+        found.setdefault(name)
+        found.setdefault(small(name))
+    return list(found)
+
+
+def small(name: str) -> str:
+    """The same with options small enough to be felt on short inputs: many windows, blocks and buckets."""
+    parts = catalogue.find(name).name
+    entry = catalogue.entries()[parts.variant]
+    name = str(_shrunk(parts, "variant_options", entry.defaults))
+    configure = catalogue.find(name).bare.configure
+    if configure is None:
+        return name
+    return str(_shrunk(catalogue.find(name).name, "implementation_options", options_of(configure)))
+
+
+def _shrunk(name: SubjectName, which: str, defaults: Mapping[str, Any]) -> SubjectName:
+    chosen = tuple((option, str(SMALL)) for option, value in defaults.items() if _large(value))
+    return replace(name, **{which: chosen})  # type: ignore[arg-type]
+
+
+def _large(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > SMALL
+
+
+def options_of(make: Callable[..., Any]) -> dict[str, Any]:
+    """A factory's options with their defaults."""
+    return {p.name: p.default for p in inspect.signature(make).parameters.values()}
+
+
+def chains() -> list[str]:
+    """Every kernel transform that needs no compiler, as the text after "+", with its example argument."""
+    ready = (t for t in catalogue.transforms().values() if t.acts_on == "kernel" and CPP_COMPILER not in t.needs)
+    return [str(Step(t.label, t.example)) for t in ready]
+
+
+def pattern_of(found: Entrant) -> tuple[object, ...]:
+    """What a transform can see of an implementation: those with equal patterns are transformed alike."""
+    support, variant = found.inner.support, found.drawn
+    said = tuple(getattr(support, f) for f in support.__dataclass_fields__ if f not in ("needs", "why_not"))
+    return (*said, support.why_not is None, variant.couples, variant.join)
+
+
+def plan() -> Plan:
+    """Everything that conformance asks. Builds every entrant and asks each call for its refusal; runs no kernel."""
+    made = Plan()
+    bare = {name: entrant(name) for name in bare_names()}
+    for name, found in bare.items():
+        if found.missing is None and "cpu" in found.inner.support.devices:
+            _ask(made, found, COMPILING if found.compiles else CHECKS, EVERY)
+        else:
+            made.refused[name] = Counter({found.missing or "does not run on cpu": 1})
+    asked = {a.entrant.name for a in made.asked}
+    _ask_chains(made, {name: found for name, found in bare.items() if name in asked})
+    return made
+
+
+def _ask_chains(made: Plan, ready: Mapping[str, Entrant]) -> None:
+    smallest = [n for n in ready if small(n) == n and not ready[n].compiles]
+    for name, chain in itertools.product(smallest, chains()):
+        _ask_chain(made, f"{name}+{chain}", (OUTPUT, GRADIENTS), CHAINED)
+    patterns = {pattern_of(ready[name]): name for name in reversed(smallest)}
+    for name, (inner, outer) in itertools.product(patterns.values(), itertools.permutations(chains(), 2)):
+        _ask_chain(made, f"{name}+{inner}+{outer}", (OUTPUT, GRADIENTS), PAIRED)
+    for name in COMPILED_CHAINS if "compiled" in catalogue.transforms() else ():
+        _ask_chain(made, name, COMPILING, COMPILED)
+
+
+def _ask_chain(made: Plan, name: str, asked: Iterable[Check], cases: Iterable[str]) -> None:
+    try:
+        found = entrant(name)
+    except ValueError as error:  # a chain that cannot be built is refused as a whole
+        made.refused[name] = Counter({str(error): 1})
+        return
+    if found.missing is None:
+        _ask(made, found, asked, cases)
+    else:
+        made.refused[name] = Counter({found.missing: 1})
+
+
+def _ask(made: Plan, found: Entrant, asked: Iterable[Check], cases: Iterable[str]) -> None:
+    """Adds what is not refused; a refusal is counted and, unless it is a decision, put to the test itself."""
+    counted = made.refused.setdefault(found.name, Counter())
+    doubted: dict[str, str] = {}
+    for check in asked:
+        if check.needs_lse and found.inner.support.lse == "no":
+            counted["does not return the log-sum-exp"] += 1
+            continue
+        for case in (c for c in check.cases if c in cases):
+            call = steps.draw(found, CASES[case], check.dtype)
+            sentence = steps.refusal(found, call, check.direction)
+            if sentence is None:
+                made.asked.append(Asked(found, check, case))
+                continue
+            counted[sentence] += 1
+            if check in (OUTPUT, GRADIENTS) and not _beyond_doubt(found, call, case, sentence):
+                doubted.setdefault(case, check.direction)
+    made.asked.extend(Asked(found, REFUSALS[direction], case) for case, direction in doubted.items())
+
+
+def _beyond_doubt(found: Entrant, call: Call, case: str, sentence: str) -> bool:
+    """A refusal that cannot be put to the test: a decision, a call that has no meaning for the mechanism, or one
+    so small that a kernel comes out right by chance."""
+    hides_nothing = call.mask.simplified().kinds() != call.mask.kinds()
+    return POLICY in sentence or found.drawn.undefined(call) is not None or hides_nothing or case in DEGENERATE

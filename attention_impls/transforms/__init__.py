@@ -1,0 +1,1 @@
+"""Transforms: one file is one memory or number optimisation, named TRANSFORM."""

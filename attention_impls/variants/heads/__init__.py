@@ -1,0 +1,1 @@
+"""Head layout, sharing and mixing of heads."""

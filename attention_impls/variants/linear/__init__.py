@@ -1,0 +1,1 @@
+"""Low-rank forms, kernel feature maps, attention-free mixers."""

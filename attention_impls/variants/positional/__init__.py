@@ -1,0 +1,1 @@
+"""Biases, rotations and positions that depend on data."""

@@ -1,0 +1,1 @@
+"""Decayed, gated and delta-rule linear attention with a state."""

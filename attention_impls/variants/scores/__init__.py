@@ -1,0 +1,1 @@
+"""Logit functions and row normalisers."""

@@ -1,0 +1,1 @@
+"""Static and content-based sparsity."""

@@ -1,0 +1,1 @@
+"""How attention is measured, kept, compared and shown."""

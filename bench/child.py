@@ -1,0 +1,181 @@
+"""One child process: started, listened to, given deadlines, and its death explained."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from bench.errors import CannotDo
+
+LARGEST_LINE = 64 * 2**20  # an event longer than this is no event of ours
+KEPT_OUTPUT = 300  # characters of a dead child's standard error that its note quotes
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a child ended without saying `end`: the outcome of the cell it was at, and a sentence."""
+
+    outcome: str
+    note: str
+
+
+@dataclass
+class Child:
+    """A worker under way. Iterate `events`; afterwards `death` is None only if it said `end`."""
+
+    process: subprocess.Popen[bytes]
+    pipe: int
+    errors: BinaryIO
+    kills_before: int
+    death: Death | None = None
+    timed_out: bool = False
+    _buffer: bytearray = field(default_factory=bytearray)
+
+    def events(self, deadline_s: Any) -> Iterator[dict[str, Any]]:
+        """Its events in order until it ends; deadline_s(event) gives the seconds until the next one must come."""
+        limit = deadline_s({"e": "start", "phase": "import"})
+        due = time.monotonic() + limit
+        while True:
+            line = self._line(due)
+            if line is None:
+                break
+            event = json.loads(line)
+            if event["e"] == "end":
+                self._finish()
+                return
+            limit = deadline_s(event)
+            due = time.monotonic() + limit
+            yield event
+        self.death = self._explain(limit)
+
+    def stop(self) -> None:
+        """Kills it and everything it started."""
+        self._kill_group()
+        self._finish()
+
+    def _line(self, due: float) -> bytes | None:
+        """The next whole line; None when the child is gone or the deadline passed."""
+        while b"\n" not in self._buffer:
+            left = due - time.monotonic()
+            if left <= 0:
+                self.timed_out = True
+                return None
+            ready, _, _ = select.select([self.pipe], [], [], min(left, 0.2))
+            if ready:
+                data = os.read(self.pipe, 2**20)
+                if not data:
+                    return None
+                self._buffer += data
+                if len(self._buffer) > LARGEST_LINE:
+                    raise CannotDo("a child sent an event of more than 64 MiB")
+            elif self.process.poll() is not None:  # a grandchild may hold the pipe open for ever
+                return self._rest()
+        line, _, rest = self._buffer.partition(b"\n")
+        self._buffer = bytearray(rest)
+        return bytes(line)
+
+    def _rest(self) -> bytes | None:
+        """What was written before it died and not yet read."""
+        ready, _, _ = select.select([self.pipe], [], [], 0)
+        data = os.read(self.pipe, 2**20) if ready else b""
+        self._buffer += data
+        if b"\n" not in self._buffer:
+            return None
+        line, _, rest = self._buffer.partition(b"\n")
+        self._buffer = bytearray(rest)
+        return bytes(line)
+
+    def _explain(self, limit: float) -> Death:
+        if self.timed_out:
+            self.stop()
+            return Death("timeout", f"nothing heard for {limit:.0f} s")
+        said = self._finish()
+        code = self.process.returncode
+        if code == -signal.SIGKILL:
+            if out_of_memory_kills() > self.kills_before:
+                return Death("out_of_memory", "killed by the kernel's out-of-memory killer")
+            return Death("killed", "SIGKILL from outside; the kernel's out-of-memory killer was not it")
+        if code < 0:
+            return Death("crashed", f"died of {signal.Signals(-code).name}{said}")
+        return Death("crashed", f"left with exit code {code} before it was done{said}")
+
+    def _said(self) -> str:
+        self.errors.seek(0, os.SEEK_END)
+        self.errors.seek(max(0, self.errors.tell() - 4096))
+        lines = [x for x in self.errors.read().decode(errors="replace").splitlines() if not x.startswith("USDT:")]
+        text = " ".join(" ".join(lines[-6:]).split())
+        return f": {text[-KEPT_OUTPUT:]}" if text else ""
+
+    def _kill_group(self) -> None:
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    def _finish(self) -> str:
+        """Waits for the child, ends what it left behind, closes both files; what it said last on its streams."""
+        if self.process.poll() is None:
+            try:
+                self.process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                self._kill_group()
+                self.process.wait()
+        self._kill_group()  # grandchildren in its group
+        os.close(self.pipe)
+        said = self._said()
+        self.errors.close()
+        return said
+
+
+def start(job: Mapping[str, Any], environment: Mapping[str, str]) -> Child:
+    """Starts a worker on a job, in a session of its own, with results on a private pipe."""
+    if os.name != "posix":
+        raise CannotDo("measuring needs Linux or macOS: process groups and signals; on Windows reports can be read")
+    reading, writing = os.pipe()
+    errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+    kills = out_of_memory_kills()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "bench.worker", str(writing)],
+            stdin=subprocess.PIPE,
+            stdout=errors,
+            stderr=errors,
+            pass_fds=(writing,),
+            start_new_session=True,
+            env={**os.environ, **environment},
+        )
+    except OSError:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
+    child = Child(process, reading, errors, kills)
+    if process.stdin is not None:
+        try:
+            process.stdin.write(json.dumps({**job, "parent": os.getpid()}).encode())
+            process.stdin.close()
+        except BrokenPipeError:  # it died before it read its job: its death is told by `events`
+            pass
+    return child
+
+
+def out_of_memory_kills() -> int:
+    """How often the kernel killed for memory, from /proc/vmstat and this cgroup's counter; 0 where neither is."""
+    total = 0
+    for path in (Path("/proc/vmstat"), Path("/sys/fs/cgroup/memory.events")):
+        if not path.exists():
+            continue
+        for line in path.read_text(encoding="ascii").splitlines():
+            name, _, value = line.partition(" ")
+            total += int(value) if name == "oom_kill" else 0
+    return total

@@ -1,0 +1,83 @@
+"""What a metric is: a name, a unit, a direction, and the phase in which it is read.
+
+Phases: "right" (reads a `Judged`), "memory" (a `Held`), "time" (a `Timed`), "derive" (from the cell and the
+other readings) and "own" (measured in a child of its own, only when asked for).
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from bench.record import MetricInfo, Reading, Scalar
+
+PHASES = ("right", "memory", "time", "derive", "own")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One timed block: seconds a call, how many calls, which round and child, minor faults a call, when."""
+
+    seconds: float
+    inner: int
+    round: int
+    process: int
+    faults: float
+    at: float
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What the time phase saw of one contender."""
+
+    samples: Sequence[Sample]
+    prepare_s: float
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number worth recording. `read` takes what its phase saw; `derive` the cell and its readings."""
+
+    name: str
+    unit: str
+    better: str
+    noise: str
+    label: str
+    phase: str
+    read: Callable[[Any], Reading] | None = None
+    derive: Callable[[Mapping[str, Scalar], Mapping[str, Reading]], Reading | None] | None = None
+    optional: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def info(self) -> MetricInfo:
+        """What the reading side needs to know."""
+        return MetricInfo(self.unit, self.better, self.noise, self.label)
+
+
+@cache
+def all_metrics() -> dict[str, Metric]:
+    """Every metric by its name, found by walking bench/metrics. Raises TypeError naming a file without METRICS."""
+    import bench.metrics as package
+
+    found: dict[str, Metric] = {}
+    for info in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        metrics = getattr(importlib.import_module(info.name), "METRICS", None)
+        if not isinstance(metrics, tuple) or not all(isinstance(m, Metric) for m in metrics):
+            raise TypeError(f"{info.name.replace('.', '/')}.py: expected METRICS, a tuple of Metric")
+        found.update((m.name, m) for m in metrics)
+    return found
+
+
+def of_phase(phase: str) -> list[Metric]:
+    """The metrics read in one phase, opt-in ones left out (they have a phase of their own)."""
+    return [m for m in all_metrics().values() if m.phase == phase]
+
+
+def missing(unit: str, why: str) -> Reading:
+    """A reading that is not there, with the reason."""
+    return Reading(unit=unit, why_missing=why)

@@ -1,0 +1,1 @@
+"""From stored runs to one self-contained page, pictures and tables."""

@@ -1,0 +1,1 @@
+"""Sections of the report: one file each, holding SECTION; `bench.report.build` walks the folder."""

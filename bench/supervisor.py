@@ -1,0 +1,260 @@
+"""Runs a plan: a group at a time, each in child processes, every cell ending as a record.
+
+Right and memory in one child, time in another. A contender that crashes, hangs, exits or eats all memory
+costs its own cell: outcome, error and memory of the others stand, and their time is measured again without
+it, because rounds of two processes are never mixed in one ratio. Only the writer given here touches the store.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bench import sanity
+from bench.cell import coordinates, to_data
+from bench.child import Death, start
+from bench.metric import Sample, Timed, all_metrics, of_phase
+from bench.plan import Group, Plan, Planned
+from bench.protocol import Protocol
+from bench.record import MEASURED, Key, Reading, Record, Scalar
+
+# glibc moves its mmap and trim thresholds while a process runs, which alone changes a cell by 2x: a timing
+# child never maps or gives back. The same policy as the CUDA caching allocator's, said in the protocol.
+PINNED_HEAP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_TOP_PAD_": str(64 * 2**20)}
+SPARE_MEMORY = 0.8  # share of the free memory that a child may take when no limit is given
+FIRST_PHASES = ("import", "prepare", "warm", "right")  # compile and lazy loading happen in these
+
+
+@dataclass
+class State:
+    """One cell on its way to a record."""
+
+    planned: Planned
+    outcome: str = ""
+    note: str = ""
+    backend: str = ""
+    readings: dict[str, Reading] = field(default_factory=dict)
+    facts: dict[str, Scalar] = field(default_factory=dict)
+    samples: list[Sample] = field(default_factory=list)
+    prepare_s: float = 0.0
+
+    @property
+    def alive(self) -> bool:
+        """True while nothing has gone wrong with it."""
+        return not self.outcome or self.outcome in MEASURED
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands: told to the listener before each phase of each group."""
+
+    group: int
+    groups: int
+    setting: str
+    phase: str
+    cell: str = ""
+
+
+Listener = Callable[[Progress], None]
+
+
+def run(
+    plan: Plan,
+    protocol: Protocol,
+    *,
+    listener: Listener = lambda _: None,
+    plugins: Sequence[Path] = (),
+    extra: Sequence[str] = (),
+) -> Iterator[list[Record]]:
+    """The records of a plan, group by group. `extra` names opt-in metrics."""
+    protocol = replace(protocol, memory_limit=protocol.memory_limit or int(SPARE_MEMORY * available_memory()))
+    job = {"protocol": asdict(protocol), "plugins": [str(path.resolve()) for path in plugins]}
+    for number, group in enumerate(plan.groups):
+
+        def tell(phase: str, cell: str = "", number: int = number, group: Group = group) -> None:
+            listener(Progress(number, len(plan.groups), group.setting, phase, cell))
+
+        yield _group(group, protocol, job, tell, extra)
+
+
+def _group(
+    group: Group, protocol: Protocol, job: Mapping[str, Any], tell: Callable[..., None], extra: Sequence[str]
+) -> list[Record]:
+    states = [State(p, outcome=p.outcome, note=p.note) for p in group.cells]
+    _right(states, protocol, job, tell)
+    _time(states, group.reference, protocol, job, tell)
+    for name in extra:
+        _own(states, name, protocol, job, tell)
+    return [_record(state, group.reference, protocol) for state in states]
+
+
+def _right(states: list[State], protocol: Protocol, job: Mapping[str, Any], tell: Callable[..., None]) -> None:
+    """Right and memory; after a death the child is started again with the cells it had not begun."""
+    waiting = [i for i, s in enumerate(states) if not s.outcome]
+    while waiting:
+        tell("right", states[waiting[0]].planned.cell.subject)
+        at, death = _listen(states, "right", waiting, protocol, job, tell)
+        if death is None:
+            return
+        _blame(states, at if at is not None else waiting[0], death)
+        waiting = [i for i in waiting if i > (at if at is not None else waiting[0])]
+
+
+def _time(
+    states: list[State], reference: str, protocol: Protocol, job: Mapping[str, Any], tell: Callable[..., None]
+) -> None:
+    """Time of all that are right; begun again from nothing, without the culprit, when one fails."""
+    while waiting := [i for i, s in enumerate(states) if s.outcome in MEASURED]:
+        for state in states:
+            state.samples.clear()
+        tell("time")
+        base = next((i for i in waiting if states[i].planned.cell.subject == reference), None)
+        before = [states[i].outcome for i in waiting]
+        at, death = _listen(states, "time", waiting, protocol, job, tell, reference=base)
+        if death is not None:
+            _blame(states, at if at is not None else waiting[0], death)
+        elif before == [states[i].outcome for i in waiting]:
+            return
+
+
+def _own(states: list[State], name: str, protocol: Protocol, job: Mapping[str, Any], tell: Callable[..., None]) -> None:
+    metric = all_metrics()[name]
+    for index, state in enumerate(states):
+        if state.outcome not in MEASURED:
+            continue
+        tell(name, state.planned.cell.subject)
+        _, death = _listen(states, "own", [index], protocol, job, tell, metric=name)
+        if death is not None:
+            state.readings[name] = Reading(metric.unit, why_missing=f"{death.outcome}: {death.note}")
+
+
+def _listen(
+    states: list[State],
+    kind: str,
+    waiting: Sequence[int],
+    protocol: Protocol,
+    job: Mapping[str, Any],
+    tell: Callable[..., None],
+    **more: Any,
+) -> tuple[int | None, Death | None]:
+    """Runs one child to its end; returns the cell it was at and how it died, if it died."""
+    cells = [(i, to_data(states[i].planned.cell)) for i in waiting]
+    first = states[waiting[0]].planned.cell
+    metric = more.get("metric")
+    environment = _environment(kind, first.threads, protocol, all_metrics()[metric].environment if metric else {})
+    child = start(
+        {**job, "kind": kind, "cells": cells, "reference": more.get("reference"), "metric": metric}, environment
+    )
+    at: int | None = None
+    try:
+        for event in child.events(lambda event: _deadline(event, protocol)):
+            at = event["cell"] if event["cell"] is not None else at
+            if event["e"] == "start":
+                tell(event["phase"], states[event["cell"]].planned.cell.subject)
+            _take(states, event)
+    except BaseException:
+        child.stop()
+        raise
+    return at, child.death
+
+
+def _deadline(event: Mapping[str, Any], protocol: Protocol) -> float:
+    phase = event.get("phase", "")
+    if event["e"] == "ready" or phase.startswith("own") or phase in FIRST_PHASES:
+        return protocol.first_call_timeout_s
+    return protocol.step_timeout_s
+
+
+def _environment(kind: str, threads: int, protocol: Protocol, own: Mapping[str, str]) -> dict[str, str]:
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    found = dict.fromkeys(names, str(threads)) | {"TORCHINDUCTOR_COMPILE_THREADS": "1", "PYTHONHASHSEED": "0"}
+    if kind == "time" and protocol.heap == "pinned":
+        found |= PINNED_HEAP
+    return found | dict(own)
+
+
+def _take(states: list[State], event: Mapping[str, Any]) -> None:
+    """Puts one event where it belongs."""
+    index, kind = event["cell"], event["e"]
+    if kind in ("ready", "stopped"):
+        for state in states:
+            if kind == "ready" and state.alive:
+                state.facts |= {name: event["facts"][name] for name in ("clock", "caches") if name in event["facts"]}
+            if kind == "stopped" and state.samples:
+                state.facts |= {
+                    "stop_reason": event["reason"],
+                    "rounds": event["rounds"],
+                    "precision_within_process": _finite(event["precision"]),
+                }
+        return
+    state = states[index]
+    if kind == "sample":
+        seconds, inner, number, faults, at = event["v"]
+        state.samples.append(Sample(seconds, inner, number, 0, faults, at))
+    elif kind == "prepared":
+        state.prepare_s = event["s"]
+    elif kind in ("right", "memory", "own"):
+        state.readings |= {name: _reading(data) for name, data in event["readings"].items()}
+        state.facts |= event.get("facts", {})
+        state.backend = event.get("backend", state.backend)
+    if event.get("outcome"):
+        state.outcome, state.note = event["outcome"], event["note"]
+
+
+def _finite(value: float) -> float | None:
+    return value if value < float("inf") else None
+
+
+def _reading(data: Mapping[str, Any]) -> Reading:
+    columns = {name: tuple(data[name]) for name in ("values", "round", "process", "inner", "at")}
+    return Reading(unit=data["unit"], why_missing=data["why_missing"], **columns)
+
+
+def _blame(states: list[State], index: int, death: Death) -> None:
+    states[index].outcome, states[index].note = death.outcome, death.note
+    states[index].samples.clear()
+
+
+def _record(state: State, reference: str, protocol: Protocol) -> Record:
+    cell = state.planned.cell
+    coordinates_ = coordinates(cell, reference)
+    readings = dict(state.readings)
+    if state.outcome in MEASURED:
+        timed = Timed(state.samples, state.prepare_s)
+        readings |= {m.name: m.read(timed) for m in of_phase("time") if m.read}
+        _derive(coordinates_, readings)
+    return Record(
+        key=Key(cell.id, protocol.digest()),
+        cell=coordinates_,
+        outcome=state.outcome or "crashed",
+        readings=readings,
+        backend=state.backend,
+        note=state.note,
+        facts=state.facts,
+        alarms=sanity.alarms(readings) if state.outcome in MEASURED else (),
+        companion=state.planned.companion,
+        at=time.time(),
+    )
+
+
+def _derive(cell: Mapping[str, Scalar], readings: dict[str, Reading]) -> None:
+    """Derived metrics, until none that waits for another comes anew."""
+    waiting = [m for m in of_phase("derive") if m.derive]
+    while waiting:
+        made = {m.name: found for m in waiting if m.derive and (found := m.derive(cell, readings))}
+        if not made:
+            return
+        readings |= made
+        waiting = [m for m in waiting if m.name not in made]
+
+
+def available_memory() -> int:
+    """Bytes that are free for use, from /proc/meminfo; 0 (no limit) where there is none."""
+    path = Path("/proc/meminfo")
+    if not path.exists():
+        return 0
+    lines = path.read_text(encoding="ascii").splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)

@@ -1,0 +1,226 @@
+"""pytest is a door to the same measurements: what it shows is what the store holds."""
+
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from bench.store import read_run
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).parents[2]
+ENTRY = ROOT / "bench" / "test_attention.py"
+HOSTILE = Path(__file__).parent / "data" / "hostile.py"
+INSTALLED = bool(entry_points(group="pytest11", name="attnbench"))
+PLUGIN = () if INSTALLED else ("-p", "bench.plugin")
+SUITE = """
+name = "tiny"
+reference = "softmax.naive"
+group_budget = "200ms"
+[axes]
+q_len = {lengths}
+heads = 2
+head_dim = 16
+[[sweep]]
+subjects = {subjects}
+"""
+
+
+@pytest.fixture
+def door(pytester, monkeypatch):
+    """Runs pytest on the one test file, in an empty folder, with a suite of few small cells."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(pytester.path / "cache"))
+    for name in ("PYTEST_ADDOPTS", "ATTNBENCH_RESULTS"):
+        monkeypatch.delenv(name, raising=False)
+
+    def words(*options, subjects=("naive", "sdpa_flash"), lengths=(64,)):
+        names = [f"softmax.{name}" for name in subjects]
+        Path("tiny.toml").write_text(SUITE.format(lengths=list(lengths), subjects=names))
+        return [*PLUGIN, "-p", "no:cacheprovider", str(ENTRY), "--attn-suite=tiny.toml", *options]
+
+    def run(*options, **suite):
+        return pytester.runpytest_subprocess(*words(*options, **suite))
+
+    run.words = words
+    return run
+
+
+def stored():
+    [path] = Path("results").glob("*/*.jsonl")
+    return read_run(path)
+
+
+def strict(path="out.json"):
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    return json.loads(Path(path).read_text(), parse_constant=refuse)
+
+
+def entry(document, implementation):
+    [found] = [b for b in document["benchmarks"] if b["extra_info"]["cell"]["implementation"] == implementation]
+    return found
+
+
+def test_failing_cells_fail_with_their_sentence_and_the_others_are_shown_as_they_are_stored(door):
+    subjects = ("naive", "sdpa_flash", "nan", "raises", "null_read", "sdpa_cudnn")
+    result = door("--benchmark-only", "--benchmark-json=out.json", f"--attn-plugin={HOSTILE}", "-rs", subjects=subjects)
+    result.assert_outcomes(passed=2, failed=3, skipped=1)
+    assert result.ret == 1
+    for sentence in (
+        "raised: ValueError: this kernel always raises",
+        "crashed: died of SIGSEGV",
+        "CellFailed: wrong: ",
+    ):
+        result.stdout.fnmatch_lines([f"*{sentence}*"])
+    result.stdout.fnmatch_lines(["SKIPPED*unsupported: *cuda*"])
+
+    run, document = stored(), strict()
+    assert run.finished
+    outcomes = {r.cell["implementation"]: r.outcome for r in run.records}
+    failed = {"nan": "wrong", "raises": "raised", "null_read": "crashed", "sdpa_cudnn": "unsupported"}
+    assert outcomes == {"naive": "ok", "sdpa_flash": "ok", **failed}
+    beside = {cell["id"].split("/")[0].removeprefix("softmax."): cell for cell in document["attnbench"]["cells"]}
+    assert {name: cell["outcome"] for name, cell in beside.items()} == failed
+    assert "always raises" in beside["raises"]["note"]
+    assert document["attnbench"]["run"] == run.header.run == run.path.stem
+
+    assert len(document["benchmarks"]) == 2
+    for record in run.records[:2]:
+        shown = entry(document, record.cell["implementation"])
+        latency = record.readings["latency"]
+        assert shown["stats"]["iterations"] == latency.inner[0]
+        assert shown["stats"]["data"] == pytest.approx(latency.values, rel=1e-14)
+        assert shown["stats"]["median"] == pytest.approx(statistics.median(latency.values), rel=1e-14)
+        assert shown["options"]["timer"] == "attnbench_replay"
+        assert shown["group"] == record.cell["group"]
+        told = shown["extra_info"]
+        assert told["outcome"] == "ok" and told["backend"] == record.backend != ""
+        assert told["metrics"]["peak_forward"] == {"unit": "B", "value": record.readings["peak_forward"].values[0]}
+        assert told["metrics"]["error_out"]["value"] == record.readings["error_out"].values[0]
+        assert told["protocol"]["digest"] == run.header.protocol_digest
+        assert told["stop_reason"] in ("time", "precise", "slow")
+    assert not [name for name in document["machine_info"]["cpu"] if name.startswith("hz_actual")]
+
+
+def test_a_chosen_cell_is_measured_beside_its_reference_and_the_limits_of_pytest_benchmark_hold(door):
+    result = door(
+        "-k", "sdpa_flash", "--benchmark-json=out.json", "--benchmark-max-time=0.01", "--benchmark-min-rounds=23",
+        "--attn-results=elsewhere",
+    )  # fmt: skip
+    result.assert_outcomes(passed=1, deselected=1)
+    [path] = Path("elsewhere").glob("*/*.jsonl")
+    run = read_run(path)
+    assert [(r.cell["implementation"], r.companion) for r in run.records] == [("naive", True), ("sdpa_flash", False)]
+    naive, flash = (r.readings["latency"] for r in run.records)
+    assert naive.round == flash.round
+    assert len(flash.values) == 23, (
+        "10 ms for each of two contenders are over long before the rounds that were asked for"
+    )
+    assert run.header.protocol["group_budget_s"] == 0.02
+    document = strict()
+    assert len(entry(document, "sdpa_flash")["stats"]["data"]) == 23
+    [companion] = document["attnbench"]["cells"]
+    assert companion["companion"] and companion["outcome"] == "ok"
+    assert companion["seconds"] == list(naive.values)
+
+
+def test_a_regression_against_another_machine_ends_with_a_whole_summary(door):
+    limits = (
+        "--benchmark-max-time=0.01",
+        "-k",
+        "sdpa_flash",
+        "--benchmark-storage=file:///" + str(Path("deep").resolve()),
+    )
+    door("--benchmark-save=before", *limits).assert_outcomes(passed=1, deselected=1)
+    [saved] = Path("deep").glob("*/*before.json")
+    before = strict(saved)
+    before["machine_info"]["node"] = "elsewhere"
+    for name in ("min", "max", "mean", "median"):
+        before["benchmarks"][0]["stats"][name] /= 1000
+    saved.write_text(json.dumps(before))
+    Path("below").mkdir()
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", *door.words(*limits), "--benchmark-compare", "--benchmark-compare-fail=min:50%"],
+        cwd="below", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "INTERNALERROR" not in result.stdout + result.stderr
+    assert "1 passed, 1 deselected" in result.stdout
+    assert "Performance has regressed" in result.stdout
+    assert "another machine" in result.stdout
+
+
+def test_an_interruption_keeps_what_is_measured(door, pytester):
+    words = door.words("--benchmark-only", "--benchmark-json=out.json", lengths=(64, 96))
+    process = pytester.popen(
+        [sys.executable, "-m", "pytest", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 120
+    while not any(path.read_text().count("\n") >= 3 for path in Path("results").glob("*/*.jsonl")):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 2
+    run = stored()
+    assert {r.cell["q_len"] for r in run.records} == {64} and len(run.records) == 2
+    assert not run.finished
+    assert {b["extra_info"]["cell"]["q_len"] for b in strict()["benchmarks"]} == {64}
+
+
+@pytest.mark.parametrize("options", [(), ("--benchmark-disable",)], ids=["plain", "disabled"])
+def test_without_measuring_each_step_runs_once_and_nothing_is_stored(door, options):
+    result = door(*options, f"--attn-plugin={HOSTILE}", subjects=("naive", "raises", "sdpa_cudnn"))
+    result.assert_outcomes(passed=1, failed=1, skipped=1)
+    result.stdout.fnmatch_lines(["*ValueError: this kernel always raises*"])
+    assert "Iterations" not in result.stdout.str(), "one call is no time to show in a table"
+    assert not Path("results").exists()
+
+
+def test_skipping_measures_nothing(door):
+    door("--benchmark-skip").assert_outcomes(skipped=2)
+    assert not Path("results").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--benchmark-only", "--benchmark-cprofile=ncalls"), "--benchmark-cprofile would profile the replay*py-spy*"),
+        (("--benchmark-only", "--benchmark-histogram"), "--benchmark-histogram needs pygal*"),
+        (("--attn-suite=quik",), "no suite called 'quik'; did you mean 'quick'?"),
+    ],
+    ids=["cprofile", "histogram", "unknown suite"],
+)
+def test_what_cannot_be_honoured_is_refused_by_name_before_anything_is_measured(door, options, sentence, monkeypatch):
+    Path("sitecustomize.py").write_text("import sys\nsys.modules['pygal'] = None\n")
+    monkeypatch.setenv("PYTHONPATH", f"{Path.cwd()}:{ROOT}")
+    result = door(*options)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {sentence}"])
+    assert not Path("results").exists()
+
+
+def test_a_session_of_other_tests_loads_nothing_heavy(door, pytester):
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_light():
+            assert not {"torch", "numpy", "pandas", "attention_impls"} & set(sys.modules)
+
+        def test_timed(benchmark):
+            benchmark.pedantic(sum, args=([1, 2],), rounds=3)
+        """
+    )
+    options = ("--benchmark-cprofile=ncalls", "--benchmark-warmup=on")  # refused only where attention is measured
+    result = pytester.runpytest_subprocess(*PLUGIN, "-p", "no:hypothesispytest", *options)
+    result.assert_outcomes(passed=2)
