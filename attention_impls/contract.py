@@ -175,7 +175,9 @@ class Variant:
             raise ValueError(f"variant {self.name!r} must define exactly one of weights and output")
         taken = sorted({"q", "k", "v"} & set(self.parameters))
         if taken:
-            raise ValueError(f"variant {self.name!r}: parameter {taken[0]!r} has the name of an input; call it otherwise")
+            raise ValueError(
+                f"variant {self.name!r}: parameter {taken[0]!r} has the name of an input; call it otherwise"
+            )
 
     def undefined(self, call: Call) -> str | None:
         """A sentence when the mechanism itself has no meaning for this call, else None: its own reason first."""

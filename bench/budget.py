@@ -12,7 +12,8 @@ from bench.protocol import Protocol
 CHILD_S = 3.0  # starting a child and importing torch, on two shared cores
 JUDGE_S = 0.6  # oracle, two profiler sessions and the operator count of a small contender
 COMPILE_S = 25.0  # what a first call through torch.compile takes, in each of the two children
-OPERATIONS_A_SECOND = 2e10  # of one core, cautiously; judging runs a step about eight times
+# Of one core, and of a GPU, cautiously: a naive form reaches as much. Judging runs a step about eight times.
+OPERATIONS_A_SECOND = {"cpu": 3e10, "cuda": 2e13}
 JUDGE_STEPS = 8
 SHORTEST_GROUP_S = 1.0
 
@@ -33,7 +34,8 @@ def estimate(group: Group, protocol: Protocol) -> Estimate:
     w = measured[0].cell.workload
     backward = measured[0].cell.direction != "fwd"
     pairs = w.batch * w.heads * w.q_len * w.kv_len
-    step = 2 * pairs * (w.head_dim + w.value_dim) * (3.5 if backward else 1.0) / OPERATIONS_A_SECOND
+    rate = OPERATIONS_A_SECOND["cpu" if measured[0].cell.device == "cpu" else "cuda"]
+    step = 2 * pairs * (w.head_dim + w.value_dim) * (3.5 if backward else 1.0) / rate
     compiled = sum("compiled" in p.cell.subject or ".flex" in p.cell.subject for p in measured)
     judging = len(measured) * (JUDGE_S + JUDGE_STEPS * step) + compiled * 2 * COMPILE_S
     timing = min(protocol.group_budget_s, len(measured) * protocol.max_rounds * max(step, 2 * protocol.block_s))

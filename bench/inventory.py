@@ -29,7 +29,7 @@ def variants() -> list[Row]:
                 "computes": exactness(variant),
                 "cost": variant.cost,
                 "implementations": ", ".join(i.name for i in made if not i.missing()),
-                "absent": "; ".join(f"{i.name}: {why}" for i in made if (why := i.missing())),
+                "absent": "\n".join(f"{i.name}: {why}" for i in made if (why := i.missing())),
             }
         )
     return found

@@ -74,7 +74,9 @@ class OnDemand:
 
     def repeat(self, cell: str) -> str:
         """The command that measures one cell again, alone."""
-        return shlex.join(["attnbench", "run", *(w for p in self.plugins for w in ("--plugin", str(p))), "--cell", cell])
+        return shlex.join(
+            ["attnbench", "run", *(w for p in self.plugins for w in ("--plugin", str(p))), "--cell", cell]
+        )
 
     def close(self) -> None:
         """Ends the stored run, which is finished if every group has its records, and gives the devices back."""
@@ -86,10 +88,10 @@ class OnDemand:
         writer = self.writer or self._open()
         group = self.plan.groups[number]
         protocol = self.limits.applied(self.protocol, len(group.measured))
-        self.tell(
-            f"group {number + 1} of {len(self.plan.groups)}, {group.setting}: {len(group.measured)} contenders, "
-            f"timed for at most {show(protocol.group_budget_s, 's')}"
-        )
+        if group.measured:
+            many, longest = len(group.measured), show(protocol.group_budget_s, "s")
+            where = f"group {number + 1} of {len(self.plan.groups)}, {group.setting}"
+            self.tell(f"{where}: {many} contender{'s' * (many > 1)}, timed for at most {longest}")
         alone = replace(self.plan, groups=(group,))
         for records in supervisor.run(alone, protocol, plugins=self.plugins):
             writer.append(records)
@@ -100,6 +102,8 @@ class OnDemand:
             self._held.enter_context(device_lock(device, wait=self.wait, told=self.tell, option="--attn-wait"))
         longest = max(len(group.measured) for group in self.plan.groups)
         header = make_header(self.plan, self.limits.applied(self.protocol, longest), self.command)
+        plugins = [str(path.resolve()) for path in self.plugins]
+        header = replace(header, plan={**header.plan, "plugins": plugins, "extra": []})  # what --resume asks for
         self.writer = self._held.enter_context(Writer.create(self.results, header))
         self.run = header.run
         return self.writer

@@ -217,10 +217,10 @@ def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
 
 @pytest.hookimpl(optionalhook=True, wrapper=True)
 def pytest_benchmark_compare_machine_info(config: pytest.Config) -> Generator[None, object, object]:
-    """Lets a comparison with another machine go on where pytest-benchmark's warning about it fails by itself."""
+    """Lets a comparison with another machine go on where pytest-benchmark's warning about it ends the session."""
     try:
         return (yield)
-    except ValueError:  # it names its storage relative to the current folder, which this one is not below
+    except (ValueError, pytest.PytestWarning):  # a storage outside the current folder; warnings that are errors
         text = "the run compared with comes from another machine: its times say nothing about this one"
         config.stash.setdefault(REMARKS, []).append(text)
         return None

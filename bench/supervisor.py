@@ -7,44 +7,24 @@ it, because rounds of two processes are never mixed in one ratio. Only the write
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench import sanity
-from bench.cell import coordinates, to_data
+from bench.cell import to_data
 from bench.child import Death, start
-from bench.metric import Sample, Timed, all_metrics, of_phase
-from bench.plan import Group, Plan, Planned
+from bench.metric import all_metrics
+from bench.plan import Group, Plan
 from bench.protocol import Protocol
-from bench.record import MEASURED, Key, Reading, Record, Scalar
+from bench.record import MEASURED, Reading, Record
+from bench.state import State, record_of, take
 
 # glibc moves its mmap and trim thresholds while a process runs, which alone changes a cell by 2x: a timing
 # child never maps or gives back. The same policy as the CUDA caching allocator's, said in the protocol.
 PINNED_HEAP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_TOP_PAD_": str(64 * 2**20)}
 SPARE_MEMORY = 0.8  # share of the free memory that a child may take when no limit is given
 FIRST_PHASES = ("import", "prepare", "warm", "right")  # compile and lazy loading happen in these
-
-
-@dataclass
-class State:
-    """One cell on its way to a record."""
-
-    planned: Planned
-    outcome: str = ""
-    note: str = ""
-    backend: str = ""
-    readings: dict[str, Reading] = field(default_factory=dict)
-    facts: dict[str, Scalar] = field(default_factory=dict)
-    samples: list[Sample] = field(default_factory=list)
-    prepare_s: float = 0.0
-
-    @property
-    def alive(self) -> bool:
-        """True while nothing has gone wrong with it."""
-        return not self.outcome or self.outcome in MEASURED
 
 
 @dataclass(frozen=True)
@@ -88,7 +68,7 @@ def _group(
     _time(states, group.reference, protocol, job, tell)
     for name in extra:
         _own(states, name, protocol, job, tell)
-    return [_record(state, group.reference, protocol) for state in states]
+    return [record_of(state, group.reference, protocol) for state in states]
 
 
 def _right(states: list[State], protocol: Protocol, job: Mapping[str, Any], tell: Callable[..., None]) -> None:
@@ -154,7 +134,7 @@ def _listen(
             at = event["cell"] if event["cell"] is not None else at
             if event["e"] == "start":
                 tell(event["phase"], states[event["cell"]].planned.cell.subject)
-            _take(states, event)
+            take(states, event)
     except BaseException:
         child.stop()
         raise
@@ -176,79 +156,9 @@ def _environment(kind: str, threads: int, protocol: Protocol, own: Mapping[str, 
     return found | dict(own)
 
 
-def _take(states: list[State], event: Mapping[str, Any]) -> None:
-    """Puts one event where it belongs."""
-    index, kind = event["cell"], event["e"]
-    if kind in ("ready", "stopped"):
-        for state in states:
-            if kind == "ready" and state.alive:
-                state.facts |= {name: event["facts"][name] for name in ("clock", "caches") if name in event["facts"]}
-            if kind == "stopped" and state.samples:
-                state.facts |= {
-                    "stop_reason": event["reason"],
-                    "rounds": event["rounds"],
-                    "precision_within_process": _finite(event["precision"]),
-                }
-        return
-    state = states[index]
-    if kind == "sample":
-        seconds, inner, number, faults, at = event["v"]
-        state.samples.append(Sample(seconds, inner, number, 0, faults, at))
-    elif kind == "prepared":
-        state.prepare_s = event["s"]
-    elif kind in ("right", "memory", "own"):
-        state.readings |= {name: _reading(data) for name, data in event["readings"].items()}
-        state.facts |= event.get("facts", {})
-        state.backend = event.get("backend", state.backend)
-    if event.get("outcome"):
-        state.outcome, state.note = event["outcome"], event["note"]
-
-
-def _finite(value: float) -> float | None:
-    return value if value < float("inf") else None
-
-
-def _reading(data: Mapping[str, Any]) -> Reading:
-    columns = {name: tuple(data[name]) for name in ("values", "round", "process", "inner", "at")}
-    return Reading(unit=data["unit"], why_missing=data["why_missing"], **columns)
-
-
 def _blame(states: list[State], index: int, death: Death) -> None:
     states[index].outcome, states[index].note = death.outcome, death.note
     states[index].samples.clear()
-
-
-def _record(state: State, reference: str, protocol: Protocol) -> Record:
-    cell = state.planned.cell
-    coordinates_ = coordinates(cell, reference)
-    readings = dict(state.readings)
-    if state.outcome in MEASURED:
-        timed = Timed(state.samples, state.prepare_s)
-        readings |= {m.name: m.read(timed) for m in of_phase("time") if m.read}
-        _derive(coordinates_, readings)
-    return Record(
-        key=Key(cell.id, protocol.digest()),
-        cell=coordinates_,
-        outcome=state.outcome or "crashed",
-        readings=readings,
-        backend=state.backend,
-        note=state.note,
-        facts=state.facts,
-        alarms=sanity.alarms(readings) if state.outcome in MEASURED else (),
-        companion=state.planned.companion,
-        at=time.time(),
-    )
-
-
-def _derive(cell: Mapping[str, Scalar], readings: dict[str, Reading]) -> None:
-    """Derived metrics, until none that waits for another comes anew."""
-    waiting = [m for m in of_phase("derive") if m.derive]
-    while waiting:
-        made = {m.name: found for m in waiting if m.derive and (found := m.derive(cell, readings))}
-        if not made:
-            return
-        readings |= made
-        waiting = [m for m in waiting if m.name not in made]
 
 
 def available_memory() -> int:

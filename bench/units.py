@@ -46,7 +46,7 @@ def fraction(text: str) -> float:
 def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
     if value == 0:
         return "0 s"
-    factor, name = next(((f, n) for f, n in steps if abs(value) >= f), steps[-1])
+    factor, name = next(((f, n) for f, n in steps if abs(value) >= f * 0.9995), steps[-1])  # 999.7 µs reads 1 ms
     return f"{value / factor:.3g} {name}" if abs(value / factor) < 1000 else f"{value / factor:.0f} {name}"
 
 

@@ -168,26 +168,44 @@ def test_parameters_of_a_mechanism_become_parts_of_the_layer_by_their_role() -> 
     assert float(right.gradients["attention.gates.gate.weight"].norm()) > 1e-3
 
 
+def test_a_gate_is_a_squashed_projection_of_the_tokens_in_the_order_of_its_axes() -> None:
+    seen: dict[str, Tensor] = {}
+
+    def spy(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, scale: float, **given: Tensor) -> Tensor:
+        seen.update(given)
+        return v
+
+    module = MultiHead(of(TOY, spy), WORKLOAD, inputs.generator("layer"))
+    x = layer_subject.draw(WORKLOAD)
+    module(x, inputs.build_mask(WORKLOAD))
+    gates = module.get_submodule("attention.gates")
+    gate = x @ gates.get_parameter("gate.weight").T + gates.get_parameter("gate.bias")  # [B, J, H]
+    amount = x @ gates.get_parameter("amount.weight").T + gates.get_parameter("amount.bias")  # [B, I, 1]
+    torch.testing.assert_close(seen["gate"], torch.log(1 / (1 + torch.exp(-gate))).transpose(1, 2))
+    torch.testing.assert_close(seen["amount"], amount[..., 0])
+
+
 def test_a_gate_without_tokens_is_an_error() -> None:
     variant = softmax_of("toy", _toy_logits, parameters={"gate": Parameter("B H", "token")})
     with pytest.raises(ValueError, match="it needs B and one of I, J"):
         MultiHead(of(variant, _toy), WORKLOAD, inputs.generator("layer"))
 
 
-def test_attention_is_prepared_once_for_a_mask_and_again_for_another_length() -> None:
-    prepared: list[int] = []
+def test_attention_is_prepared_once_for_a_mask_and_a_shape() -> None:
+    prepared: list[tuple[int, int]] = []
     naive = catalogue.find("softmax.naive+in:multi_head")
 
     def counting(call: object, lse: bool) -> object:
-        prepared.append(call.q.shape[2])
+        prepared.append((call.q.shape[0], call.q.shape[2]))
         return naive.bare.prepare(call, lse)
 
     module = MultiHead(replace(naive.bare, prepare=counting), WORKLOAD, inputs.generator("layer"))
     mask, x = inputs.build_mask(WORKLOAD), layer_subject.draw(WORKLOAD)
     for _ in range(3):
         module(x, mask)
-    module(x[:, :20], replace(mask, q_len=20, kv_len=20))
-    assert prepared == [33, 20]
+    module(x[:1], mask)
+    module(x[:1, :20], replace(mask, q_len=20, kv_len=20))
+    assert prepared == [(2, 33), (1, 33), (1, 20)]
 
 
 def test_layers_say_what_they_cannot_do() -> None:

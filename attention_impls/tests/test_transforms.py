@@ -99,6 +99,26 @@ def test_a_kernel_that_only_knows_is_causal_is_refused_under_query_chunks_with_t
     assert wrapped(mine, "head_chunks:2").refuses(square) is None
 
 
+def test_a_part_is_run_with_the_very_mask_that_it_was_prepared_with() -> None:
+    """Otherwise every run would slice the mask's tensors anew, and its bytes would be the step's."""
+    same: list[bool] = []
+
+    def prepare(call: Call, lse: bool) -> object:
+        mask = call.mask
+
+        def run(call: Call) -> Output:
+            same.append(call.mask is mask)
+            return Output(call.q)
+
+        return run
+
+    call = drawn(mask="dense:0.5")
+    for chain in ("query_chunks:8", "key_chunks:8", "head_chunks:2"):
+        kernel = Implementation("spy", SIGMOID, prepare)
+        wrapped(kernel, chain).prepare(call, False)(call)
+    assert same == [True] * (5 + 5 + 2)
+
+
 def test_query_chunks_hand_a_causal_kernel_only_the_keys_it_can_see() -> None:
     seen: list[tuple[int, int]] = []
 
@@ -351,6 +371,17 @@ def test_autocast_over_an_operator_that_it_does_not_know_did_not_happen() -> Non
     ok, text = _applied(wrapped(bare("softmax.sdpa_flash"), "autocast:bf16"), "autocast", kv_heads=4)
     assert not ok
     assert "no operator ran in bf16" in text
+    flash = wrapped(bare("softmax.sdpa_flash"), "autocast:bf16")
+    assert "autocast does not know" in str(flash.refuses(drawn(dtype="f32")))
+
+
+def test_a_kernel_that_widens_its_inputs_again_was_cast_nonetheless_and_the_text_says_so() -> None:
+    def wide_inside(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, scale: float) -> Tensor:
+        return (torch.softmax(q.float() @ k.float().mT * scale, -1) @ v.float()).to(q.dtype)
+
+    ok, text = _applied(wrapped(of(SOFTMAX, wide_inside), "cast:bf16"), "cast", kv_heads=4)
+    assert ok
+    assert "computes in its own dtype" in text
 
 
 @needs_compiler

@@ -40,6 +40,8 @@ def _wrap(inner: Implementation, argument: str | None) -> Implementation:
             return "autocast leaves float64 alone"
         if call.q.dtype == dtype:
             return f"{POLICY}the workload is {name} already, so {LABEL}:{name} would change nothing"
+        if call.where in inner.backend and call.where == "cpu":
+            return f"calls {inner.backend['cpu']} by name, which autocast does not know"
         return inner.refuses(call, direction)
 
     support = replace(inner.support, dtypes=inner.support.dtypes - {"f64", name})

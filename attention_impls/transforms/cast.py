@@ -104,14 +104,16 @@ def _target(argument: str | None) -> str:
 
 
 def _applied(evidence: Evidence, bare: Evidence) -> Applied:
-    """Proof: operators that compute gave results in a dtype in which the bare kernel gave none."""
-    narrow = [name for name in TARGETS if evidence.facts.get(_ran_in(name))]
-    names = working(dict.fromkeys(evidence.dtypes, 1))
-    new = {op: evidence.dtypes[op] - bare.dtypes.get(op, frozenset()) for op in names}
-    found = [f"{op} in {', '.join(sorted(dtypes & set(narrow)))}" for op, dtypes in new.items() if dtypes & set(narrow)]
-    if not found:
-        return Applied(False, f"no operator that computes gave a result in {' or '.join(narrow) or 'another dtype'}")
-    return Applied(True, f"computed {'; '.join(sorted(found)[:4])}")
+    """Proof: results in a dtype in which the bare kernel gave none; the text says which operators computed in it.
+
+    A kernel may widen its inputs again: then they were rounded, and nothing was computed in the narrow dtype.
+    """
+    targets = {name for name in TARGETS if evidence.facts.get(_ran_in(name))}
+    new = {op: (seen - bare.dtypes.get(op, frozenset())) & targets for op, seen in evidence.dtypes.items()}
+    if not any(new.values()):
+        return Applied(False, f"nothing was ever in {' or '.join(sorted(targets)) or 'another dtype'}")
+    computed = [f"{op} in {', '.join(sorted(new[op]))}" for op in sorted(working(dict.fromkeys(new, 1))) if new[op]]
+    return Applied(True, "; ".join(computed[:4]) or "inputs were rounded, the kernel computes in its own dtype inside")
 
 
 def _ran_in(name: str) -> str:

@@ -31,11 +31,10 @@ def list_(ctx: click.Context, what: str, as_json: bool) -> None:
     if not rows:
         console.out(f"no {what} yet")
         return
-    absent = [(row["variant"], row.pop("absent")) for row in rows if "absent" in row]
+    absent = [(row["variant"], why) for row in rows for why in row.pop("absent", "").splitlines()]
     console.table(list(rows[0]), [list(row.values()) for row in rows])
     for name, why in absent:
-        if why:
-            console.out(f"absent here: {name}.{why}")
+        console.out(f"absent here: {name}.{why}")
 
 
 def _commands(ctx: click.Context) -> list[dict[str, str]]:

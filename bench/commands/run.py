@@ -39,7 +39,9 @@ def run(strict: bool, report: bool, as_json: bool, **chosen: Any) -> int:
         console.json_out({"run": done.header.run, "path": str(done.path), "report": page, "outcomes": outcomes})
     else:
         _show(done)
-        console.out(f"run: {done.path}" + (f"\nreport: {page}" if page else f"\nreport: attnbench report {done.header.run}"))
+        console.out(
+            f"run: {done.path}" + (f"\nreport: {page}" if page else f"\nreport: attnbench report {done.header.run}")
+        )
     return 1 if strict and any(record.outcome not in FINE for record in done.records) else 0
 
 

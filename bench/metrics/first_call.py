@@ -9,16 +9,16 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 
 from attention_impls import catalogue
 from bench.cell import Cell
+from bench.devices import all_devices
 from bench.metric import Metric
 from bench.record import Reading
 from bench.step import draw, prepare
 
 _AGAIN = """
-import json, sys, time
+import json, sys
 from bench.cell import parse_id
 from bench.metrics.first_call import first_call
 print(json.dumps(first_call(parse_id(sys.argv[1]))))
@@ -29,11 +29,13 @@ def first_call(cell: Cell) -> float:
     """Seconds from a subject that has never run here to its first answer: prepare and one step."""
     subject = catalogue.find(cell.subject)
     drawn = draw(subject, cell, 1)
-    start = time.perf_counter()
-    step = prepare(subject, cell, drawn)
-    with step.mode():
-        step.once(0)()
-    return time.perf_counter() - start
+
+    def first() -> None:
+        step = prepare(subject, cell, drawn)
+        with step.mode():
+            step.once(0)()
+
+    return all_devices()[cell.device].block(first, 1)
 
 
 def _cold(cell: Cell) -> Reading:

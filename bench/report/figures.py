@@ -20,14 +20,14 @@ from matplotlib.lines import Line2D
 from bench.record import MetricInfo
 from bench.report.palette import INK, REFERENCE, Look
 from bench.report.panels import Panel
-from bench.report.strangers import ascii_only
+from bench.report.strangers import drawable
 from bench.report.svg import inline
 from bench.units import show
 
 GRID, PAPER = "#c9ccd1", "#ffffff"
 PANELS = 12  # in one PNG file
 _STYLE: dict[Any, Any] = {
-    "text.usetex": False, "text.parse_math": True, "axes.formatter.use_mathtext": False, "svg.fonttype": "none",
+    "text.usetex": False, "text.parse_math": False, "axes.formatter.use_mathtext": False, "svg.fonttype": "none",
     "font.family": ["sans-serif"], "font.sans-serif": ["DejaVu Sans"], "font.size": 9, "path.simplify": False,
     "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": GRID, "xtick.color": INK, "ytick.color": INK,
     "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 9, "legend.frameon": False,
@@ -73,16 +73,17 @@ def picture(panel: Panel, plot: Plot, salt: str, alt: str) -> Markup:
 
 def sheet(plots: Sequence[tuple[Panel, Plot]], title: str) -> bytes:
     """Up to PANELS panels with their titles and a legend as a PNG file."""
-    columns = min(3, len(plots))
+    columns = 2 if len(plots) == 4 else min(3, len(plots))
+    present = {name for panel, _ in plots for name in panel.points["subject"]}
     rows = -(-len(plots) // columns)
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(max(4.4 * columns, 7), 3.0 * rows + 1.2), layout="constrained")
-        figure.suptitle(ascii_only(title, 100), fontweight="bold")
+        figure.suptitle(drawable(title, 100), fontweight="bold")
         for number, (panel, plot) in enumerate(plots):
             axes = figure.add_subplot(rows, columns, number + 1)
             _draw(axes, panel, plot)
-            axes.set_title(ascii_only(panel.title, 64), loc="left")
-        handles = [_handle(look, ascii_only(name)) for name, look in plots[0][1].looks.items()]
+            axes.set_title(drawable(panel.title, 64), loc="left")
+        handles = [_handle(look, drawable(name)) for name, look in plots[0][1].looks.items() if name in present]
         figure.legend(handles=handles, loc="outside lower center", ncols=2 if columns < 3 else 3)
         sink = io.BytesIO()
         figure.savefig(sink, format="png", dpi=110, metadata={"Software": None})
@@ -102,7 +103,7 @@ def _draw(axes: Axes, panel: Panel, plot: Plot) -> None:
         _guides(axes, panel, plot, xs[0], xs[-1])
     _ticks(axes, xs, plot)
     axes.set_xlabel("sequence length (tokens)" if panel.axis == "length" else panel.axis)
-    axes.set_ylabel(ascii_only(plot.metric.label))
+    axes.set_ylabel(drawable(plot.metric.label))
     axes.grid(color=GRID, linewidth=0.5, alpha=0.7)
 
 

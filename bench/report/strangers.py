@@ -26,9 +26,9 @@ def clean(text: str, limit: int = LONG) -> str:
     return clipped if clipped.isprintable() else "".join(_visible(letter) for letter in clipped)
 
 
-def ascii_only(text: str, limit: int = 48) -> str:
-    """Text for a picture: only letters that every font has, others as backslash escapes."""
-    return clean(clean(text, limit).encode("ascii", "backslashreplace").decode("ascii"), limit)
+def drawable(text: str, limit: int = 48) -> str:
+    """Text for a picture: the letters of Latin-1, which its font has, others as backslash escapes."""
+    return clean(clean(text, limit).encode("latin-1", "backslashreplace").decode("latin-1"), limit)
 
 
 def defuse(value: Scalar) -> Scalar:

@@ -21,8 +21,7 @@ def inline(source: str, alt: str) -> Markup:
     for colour, variable in THEMED.items():
         body = body.replace(f": {colour}", f": {variable}")
     body = re.sub(r"\s*\n\s*", " ", body)
-    head = re.search(r'viewBox="([^"]*)"', body)
-    box = head.group(1) if head else "0 0 100 100"
+    box = re.findall(r'viewBox="([^"]*)"', body)[0]
     inner = body[body.index(">") + 1 :]
     return Markup('<svg xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{}" role="img" aria-label="{}">').format(
         box, clean(alt, SHORT)

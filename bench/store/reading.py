@@ -24,7 +24,7 @@ MAX_ITEMS = 40_000_000  # numbers and texts in a file, counted by commas: some 2
 
 _ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 # Possessive, and content with a string that never ends: one pass over whatever a stranger wrote.
-_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.?[^"\\]*+)*+"?', re.DOTALL)
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _BRACKETS = re.compile(rb"[\[\]{}]")
 
 

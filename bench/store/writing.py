@@ -145,8 +145,7 @@ def _write(descriptor: int, path: Path, lines: Iterable[Line]) -> None:
     before = os.fstat(descriptor).st_size
     try:
         written = os.write(descriptor, data) if data else 0
-    except OSError as error:
-        os.ftruncate(descriptor, before)
+    except OSError as error:  # nothing was written
         _refuse(path, error)
     if written != len(data):
         os.ftruncate(descriptor, before)

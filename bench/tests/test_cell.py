@@ -29,9 +29,7 @@ def cells(draw):
     )
     device = draw(st.sampled_from(["cpu", "cuda"]))
     threads = draw(st.integers(1, 64)) if device == "cpu" else 1
-    return Cell(
-        draw(st.sampled_from(SUBJECTS)), workload, draw(st.sampled_from(["fwd", "fwdbwd"])), device, threads
-    )
+    return Cell(draw(st.sampled_from(SUBJECTS)), workload, draw(st.sampled_from(["fwd", "fwdbwd"])), device, threads)
 
 
 @given(cells())

@@ -224,9 +224,12 @@ def test_a_fall_to_nothing_is_a_ratio_of_zero_and_a_rise_from_nothing_is_none() 
     assert of(up, "softmax.naive", "peak_forward").ratio is None
 
 
-def test_of_several_exact_values_the_worst_counts() -> None:
-    old, new = with_value(NAIVE, "peak_forward", 100, 100), with_value(NAIVE, "peak_forward", 100, 101)
-    assert verdicts([old], [new], "peak_forward")["softmax.naive"] == "worse"
+@pytest.mark.parametrize(("better", "value"), [("lower", 101), ("higher", 99)])
+def test_of_several_exact_values_the_worst_counts(better: str, value: float) -> None:
+    metrics = {**METRICS, "peak_forward": MetricInfo("B", better, "exact", "peak")}
+    old, new = with_value(NAIVE, "peak_forward", 100, 100), with_value(NAIVE, "peak_forward", 100, value)
+    found = compare(run([old], metrics=metrics), run([new], metrics=metrics))
+    assert of(found, "softmax.naive", "peak_forward").verdict == "worse"
 
 
 def test_the_same_number_in_another_unit_is_no_alert() -> None:
@@ -333,12 +336,11 @@ def test_a_time_that_cannot_be_makes_the_comparison_unclear(value: float) -> Non
     assert "1 of 15 rounds" in found.why
 
 
-def test_times_at_the_edge_of_floats_do_not_raise() -> None:
-    def flat(old: Record, value: float) -> Record:
-        return with_value(old, "latency", *[value] * 15)
-
-    found = compare(run([flat(REF, 1e308), flat(NAIVE, 1e-308)]), run([flat(REF, 1e-308), flat(NAIVE, 1e308)]))
-    assert of(found, "softmax.naive", "latency").verdict == "unclear"
+@pytest.mark.parametrize(("ours", "theirs"), [(1e-308, 1e308), (1e308, 1e-308)])
+def test_times_at_the_edge_of_floats_are_unclear(ours: float, theirs: float) -> None:
+    flat = [with_value(REF, "latency", *[theirs] * 15), with_value(NAIVE, "latency", *[ours] * 15)]
+    for before, after in ((flat, [REF, NAIVE]), ([REF, NAIVE], flat)):
+        assert verdicts(before, after, "latency")["softmax.naive"] == "unclear"
 
 
 REFUSED = {

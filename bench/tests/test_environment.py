@@ -195,6 +195,8 @@ def test_no_limit_of_version_1_is_no_limit(files, tmp_path):
     (folder / "memory.limit_in_bytes").write_text("9223372036854771712")
     files(proc__meminfo=memory(64), proc__self__cgroup="4:memory:/\n")
     assert linux.memory_bytes() == 64 * 2**30
+    files(proc__meminfo="")
+    assert linux.memory_bytes() is None
 
 
 def test_stolen_time_is_the_share_between_two_looks(files):
@@ -360,7 +362,7 @@ def test_outside_a_repository_the_commit_is_unknown(tmp_path):
 def test_asking_for_the_commit_writes_nothing(repository):
     folder, _ = repository
     index = Path(folder / ".git" / "index")
-    (folder / "bench" / "__init__.py").touch()
+    os.utime(folder / "bench" / "__init__.py", (1, 1))  # a time stamp that git would note in its index
     before = index.read_bytes()
     revision.commit(folder)
     assert index.read_bytes() == before

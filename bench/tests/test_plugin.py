@@ -1,6 +1,7 @@
 """pytest is a door to the same measurements: what it shows is what the store holds."""
 
 import json
+import math
 import signal
 import statistics
 import subprocess
@@ -10,7 +11,12 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from pytest_benchmark.utils import get_machine_id
 
+from bench import pytest_options
+from bench.protocol import Protocol
+from bench.record import Key, Reading, Record
+from bench.replay import extra_info
 from bench.store import read_run
 
 pytest_plugins = ["pytester"]
@@ -43,8 +49,9 @@ def door(pytester, monkeypatch):
 
     def words(*options, subjects=("naive", "sdpa_flash"), lengths=(64,)):
         names = [f"softmax.{name}" for name in subjects]
-        Path("tiny.toml").write_text(SUITE.format(lengths=list(lengths), subjects=names))
-        return [*PLUGIN, "-p", "no:cacheprovider", str(ENTRY), "--attn-suite=tiny.toml", *options]
+        suite = Path("tiny.toml").resolve()
+        suite.write_text(SUITE.format(lengths=list(lengths), subjects=names))
+        return [*PLUGIN, "-p", "no:cacheprovider", str(ENTRY), f"--attn-suite={suite}", *options]
 
     def run(*options, **suite):
         return pytester.runpytest_subprocess(*words(*options, **suite))
@@ -134,24 +141,22 @@ def test_a_chosen_cell_is_measured_beside_its_reference_and_the_limits_of_pytest
 
 
 def test_a_regression_against_another_machine_ends_with_a_whole_summary(door):
-    limits = (
-        "--benchmark-max-time=0.01",
-        "-k",
-        "sdpa_flash",
-        "--benchmark-storage=file:///" + str(Path("deep").resolve()),
-    )
-    door("--benchmark-save=before", *limits).assert_outcomes(passed=1, deselected=1)
-    [saved] = Path("deep").glob("*/*before.json")
-    before = strict(saved)
-    before["machine_info"]["node"] = "elsewhere"
-    for name in ("min", "max", "mean", "median"):
-        before["benchmarks"][0]["stats"][name] /= 1000
-    saved.write_text(json.dumps(before))
+    cell = "softmax.sdpa_flash/b1-h2-n64-d16-f32-full/fwd/cpu1"
+    faster = dict.fromkeys(["min", "max", "mean", "median", "q1", "q3", "total"], 1e-9)
+    other = dict.fromkeys(["stddev", "iqr", "iqr_outliers", "stddev_outliers", "ld15iqr", "hd15iqr", "ops"], 0)
+    counts = {"rounds": 1, "iterations": 1, "outliers": "0;0"}
+    before = {"fullname": f"bench/test_attention.py::test_attention[{cell}]", "stats": faster | other | counts}
+    saved = Path("deep", get_machine_id(), "0001_before.json")
+    saved.parent.mkdir(parents=True)
+    saved.write_text(json.dumps({"machine_info": {"node": "elsewhere"}, "benchmarks": [before]}))
+    words = door.words(
+        "-k", "sdpa_flash", "--benchmark-max-time=0.01", "--benchmark-compare", "--benchmark-compare-fail=min:50%",
+        f"--benchmark-storage=file://{Path('deep').resolve()}",
+    )  # fmt: skip
     Path("below").mkdir()
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", *door.words(*limits), "--benchmark-compare", "--benchmark-compare-fail=min:50%"],
-        cwd="below", capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "pytest", *words], cwd="below", capture_output=True, text=True, check=False
+    )
     assert result.returncode == 1, result.stdout + result.stderr
     assert "INTERNALERROR" not in result.stdout + result.stderr
     assert "1 passed, 1 deselected" in result.stdout
@@ -159,22 +164,41 @@ def test_a_regression_against_another_machine_ends_with_a_whole_summary(door):
     assert "another machine" in result.stdout
 
 
-def test_an_interruption_keeps_what_is_measured(door, pytester):
-    words = door.words("--benchmark-only", "--benchmark-json=out.json", lengths=(64, 96))
-    process = pytester.popen(
-        [sys.executable, "-m", "pytest", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+@pytest.mark.parametrize("storage", ["inside", "../outside"])
+def test_a_saved_run_of_another_machine_is_told_and_no_internal_error(pytester, storage):
+    saved = Path(storage, get_machine_id(), "0001_before.json")
+    saved.parent.mkdir(parents=True)
+    saved.write_text(json.dumps({"machine_info": {"node": "elsewhere"}, "benchmarks": []}))
+    pytester.makepyfile("def test_light(): pass")
+    result = pytester.runpytest_subprocess(
+        *PLUGIN, "-p", "no:hypothesispytest", "-Werror", "--benchmark-compare", f"--benchmark-storage={storage}"
     )
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["attnbench: the run compared with comes from another machine*"])
+
+
+def test_an_interruption_keeps_what_is_measured(door):
+    words = door.words("--benchmark-only", "--benchmark-json=out.json", lengths=(64, 96))
+    process = subprocess.Popen([sys.executable, "-m", "pytest", *words], stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while not any(path.read_text().count("\n") >= 3 for path in Path("results").glob("*/*.jsonl")):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode == 2
+    assert process.wait(timeout=60) == pytest.ExitCode.INTERRUPTED
     run = stored()
     assert {r.cell["q_len"] for r in run.records} == {64} and len(run.records) == 2
     assert not run.finished
     assert {b["extra_info"]["cell"]["q_len"] for b in strict()["benchmarks"]} == {64}
+
+
+def test_extra_info_is_strict_json_whatever_was_measured():
+    readings = {"error_out": Reading("1", (math.nan,)), "rates": Reading("1", (math.inf, 2.0)), "gone": Reading("B")}
+    record = Record(Key("c", "d"), {"id": "c"}, "ok", readings, facts={"precision_within_process": -math.inf})
+    told = extra_info(record, Protocol(), "run")
+    assert json.loads(json.dumps(told, allow_nan=False)) == told
+    assert [told["metrics"][name].get("value") for name in readings] == ["nan", ["inf", 2.0], None]
+    assert told["facts"] == {"precision_within_process": "-inf"}
 
 
 @pytest.mark.parametrize("options", [(), ("--benchmark-disable",)], ids=["plain", "disabled"])
@@ -192,21 +216,59 @@ def test_skipping_measures_nothing(door):
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("option", "sentence"),
     [
-        (("--benchmark-only", "--benchmark-cprofile=ncalls"), "--benchmark-cprofile would profile the replay*py-spy*"),
-        (("--benchmark-only", "--benchmark-histogram"), "--benchmark-histogram needs pygal*"),
-        (("--attn-suite=quik",), "no suite called 'quik'; did you mean 'quick'?"),
+        ("--benchmark-cprofile=ncalls", "--benchmark-cprofile would profile the replay*py-spy*"),
+        ("--attn-suite=quik", "no suite called 'quik'; did you mean 'quick'?"),
     ],
-    ids=["cprofile", "histogram", "unknown suite"],
+    ids=["cprofile", "unknown suite"],
 )
-def test_what_cannot_be_honoured_is_refused_by_name_before_anything_is_measured(door, options, sentence, monkeypatch):
-    Path("sitecustomize.py").write_text("import sys\nsys.modules['pygal'] = None\n")
-    monkeypatch.setenv("PYTHONPATH", f"{Path.cwd()}:{ROOT}")
-    result = door(*options)
+def test_what_makes_no_sense_ends_the_session_before_anything_is_measured(door, option, sentence):
+    result = door("--benchmark-only", option)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: {sentence}"])
     assert not Path("results").exists()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--benchmark-cprofile=ncalls", "--benchmark-timer=time.time", "--benchmark-warmup=on", "--benchmark-histogram",
+        "--benchmark-warmup-iterations=3", "--benchmark-min-time=1", "--benchmark-calibration-precision=3",
+        "--benchmark-confidence=0.9", "--benchmark-compare-fail=min:5%",
+    ],
+)  # fmt: skip
+def test_what_cannot_be_honoured_is_refused_by_name(pytester, monkeypatch, option):
+    monkeypatch.setitem(sys.modules, "pygal", None)
+    config = pytester.parseconfigure(*PLUGIN, option)
+    assert pytest_options.wants_numbers(config)
+    assert pytest_options.refusal(config).startswith(option.partition("=")[0] + " ")
+
+
+def test_workers_of_xdist_are_refused_measuring(pytester, monkeypatch):
+    config = pytester.parseconfigure(*PLUGIN)
+    assert pytest_options.refusal(config) == ""
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
+    assert "run without -n" in pytest_options.refusal(config)
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ("", False),
+        ("--attn-suite=quick", False),
+        ("--benchmark-only", True),
+        ("--benchmark-columns=min", True),
+        ("--attn-results=here", True),
+        ("--benchmark-json=out.json --benchmark-disable", False),
+        ("--benchmark-disable --benchmark-enable", True),
+        ("--benchmark-skip", False),
+        ("--benchmark-skip --benchmark-only", True),
+        ("--benchmark-only --collect-only", False),
+    ],
+)
+def test_numbers_are_wanted_where_an_option_of_measuring_is_given(pytester, options, wanted):
+    assert pytest_options.wants_numbers(pytester.parseconfigure(*PLUGIN, *options.split())) is wanted
 
 
 def test_a_session_of_other_tests_loads_nothing_heavy(door, pytester):

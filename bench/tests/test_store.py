@@ -91,6 +91,13 @@ def test_of_retries_the_last_counts_but_an_ok_stands(writer: store.Writer) -> No
     assert store.read_run(writer.path).finished
 
 
+def test_a_file_in_which_a_retry_follows_an_ok_is_read_with_the_ok(tmp_path: Path) -> None:
+    path = tmp_path / "merged.jsonl"
+    retried = record("softmax.naive", 128, outcome="crashed", readings={})
+    path.write_bytes(line(header([])) + line(retried) + line(GROUP[1]) + line(retried))
+    assert store.read_run(path).records == (GROUP[1],)
+
+
 def test_the_second_writer_of_a_file_is_refused_with_the_pid_of_the_first(writer: store.Writer) -> None:
     with pytest.raises(CannotDo, match=rf"being written by another run \(pid ({os.getpid()}|unknown)\)"):
         store.Writer.resume(writer.path)
@@ -444,7 +451,7 @@ def test_an_unknown_name_is_told_what_is_near(results: Path) -> None:
 
 def test_the_latest_is_the_newest_by_time_not_by_name(results: Path) -> None:
     old = header([], "zzz", "1999-01-01T00:00:00Z")
-    new = header([], "aaa", "2026-03-02T03:30:00+01:00")  # 02:30 UTC: half an hour after AFTER
+    new = header([], "aaa", "2026-03-02T01:30:00-01:00")  # 02:30 UTC: half an hour after AFTER
     for head in (old, new):
         store.Writer.create(results, head).close()
     assert [store.find(results, name).stem for name in ("latest", "latest~0", "latest~1", "latest~3")] == [

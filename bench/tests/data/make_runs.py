@@ -64,7 +64,8 @@ def record(
         "key": Key(f"{subject}/{group}", PROTOCOL),
         "cell": {
             "id": f"{subject}/{group}", "subject": subject, "variant": subject.partition(".")[0],
-            "q_len": n, "kv_len": n, "heads": 4, "direction": "fwd", "device": "cpu", "threads": 1, "group": group, "reference": REFERENCE,
+            "q_len": n, "kv_len": n, "heads": 4,
+            "direction": "fwd", "device": "cpu", "threads": 1, "group": group, "reference": REFERENCE,
         },
         "outcome": "ok",
         "readings": readings,

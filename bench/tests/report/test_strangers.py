@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.report.strangers import ascii_only, clean, defuse, repeat_command
+from bench.report.strangers import clean, defuse, drawable, repeat_command
 
 
 @pytest.mark.parametrize("formula", ["=cmd|' /C calc'!A0", "+1+1", "-2", "@SUM(A1)", "\t=1", "\r=1", "  =1", "\n=1"])
@@ -39,9 +39,10 @@ def test_long_text_ends_with_an_ellipsis_at_the_limit() -> None:
     assert clean("x" * 10_000, 100) == "x" * 99 + "…"
 
 
-def test_a_picture_gets_only_letters_that_every_font_has() -> None:
-    assert ascii_only("注意\x1b") == "\\u6ce8\\u610f\\ufffd"
-    assert len(ascii_only("注" * 500, 48)) <= 48
+def test_a_picture_gets_only_letters_that_its_font_has() -> None:
+    assert drawable("fwd · h8 × µ") == "fwd · h8 × µ"
+    assert drawable("注意\x1b") == "\\u6ce8\\u610f\\ufffd"
+    assert len(drawable("注" * 500, 48)) <= 48
 
 
 def test_the_command_of_a_row_names_its_cell() -> None:
