@@ -179,7 +179,8 @@ def _plain_softmax(logits: Tensor) -> Tensor:
 
 
 def lse_rows(logits: Tensor) -> Tensor:
-    """Log-sum-exp over keys [..., I]; a row of -inf gives -inf with a gradient of zero, never NaN."""
+    """Log-sum-exp over keys [..., I], in float32 at least; a row of -inf gives -inf, its gradient zero, never NaN."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     empty = torch.isneginf(logits).all(-1)
     filled = logits.masked_fill(empty.unsqueeze(-1), 0.0)
     return torch.logsumexp(filled, -1).masked_fill(empty, float("-inf"))

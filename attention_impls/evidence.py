@@ -151,11 +151,11 @@ def backend_of(evidence: Evidence) -> str:
     return f"compiled: {text}" if evidence.facts.get(GRAPHS) else text
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch types neither of the two
+class _Watch(TorchDispatchMode):
     """Counts operators by name and notes the dtypes of their floating results."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # torch types no mode
         self.ops: Counter[str] = Counter()
         self.dtypes: dict[str, set[str]] = {}
 

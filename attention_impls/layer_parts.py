@@ -31,9 +31,7 @@ def only_self(workload: Workload) -> str | None:
 
 def linear(size_in: int, size_out: int, w: Workload, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
     """nn.Linear in the workload's dtype, uniform within ±size_in^-1/2, drawn from `generator` alone."""
-    made: nn.Linear = nn.utils.skip_init(  # type: ignore[no-untyped-call]
-        nn.Linear, size_in, size_out, bias=bias, dtype=w.torch_dtype
-    )
+    made: nn.Linear = nn.utils.skip_init(nn.Linear, size_in, size_out, bias=bias, dtype=w.torch_dtype)
     bound = 1.0 / math.sqrt(size_in)
     with torch.no_grad():
         for parameter in made.parameters():

@@ -2,7 +2,8 @@
 
 quadratic: A materialised, any mask. parallel: (ψ(k)ᵀ v) first, for masks that hide the same keys from
 every query. chunked: causal, a running state [F, E] and one triangle a chunk. `linearised` makes the three
-implementations of a variant from its features; a query whose visible keys weigh nothing gives zeros.
+implementations of a variant from its features; a query whose visible keys weigh nothing gives zeros. Where
+the variant has a log-sum-exp, it is the logarithm of the row's sum of products, and differentiable.
 Shared by the entrants of variants/linear; source of the forms: Katharopoulos et al. 2020, arXiv 2006.16236.
 """
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attention_impls.call import Call
-from attention_impls.contract import Implementation, Output, Run, Support, Variant
+from attention_impls.contract import Implementation, Lse, Output, Run, Support, Variant
 from attention_impls.mask import Mask
 
 Feature = Callable[[Tensor], Tensor]
@@ -31,10 +32,20 @@ def linearised(variant: Variant, features: Features) -> list[Implementation]:
     """The three forms of a variant whose weights are φ(q_i)·ψ(k_j) over their sum."""
     same_keys = frozenset({"full", "key_lengths", "empty_rows"})
     return [
-        Implementation("quadratic", variant, partial(_quadratic, features)),
-        Implementation("parallel", variant, partial(_parallel, features), Support(masks=same_keys)),
+        Implementation("quadratic", variant, partial(_quadratic, features), Support(lse=_lse(variant))),
+        Implementation("parallel", variant, partial(_parallel, features), Support(masks=same_keys, lse=_lse(variant))),
         _chunked_form(variant, features, CHUNK),
     ]
+
+
+def _lse(variant: Variant) -> Lse:
+    return "no" if variant.lse is None else "differentiable"
+
+
+def log_weight(total: Tensor) -> Tensor:
+    """Logarithm of a row's sum of products [..., 1] -> [...]; -inf with a gradient of zero where it is zero."""
+    nothing = total == 0
+    return total.masked_fill(nothing, 1.0).log().masked_fill(nothing, float("-inf")).squeeze(-1)
 
 
 def normalised(numerator: Tensor, denominator: Tensor) -> Tensor:
@@ -50,8 +61,8 @@ def _quadratic(features: Features, call: Call, lse: bool) -> Run:
         scores = (_folded(phi(call.q), call) @ psi(call.k).mT).unflatten(2, (call.group, -1)).flatten(1, 2)
         if visible is not None:
             scores = scores.masked_fill(~visible, 0.0)  # [B, H, I, J]
-        out = _folded(scores, call) @ call.v.to(scores.dtype)
-        return Output(_unfolded(normalised(out, _folded(scores.sum(-1, keepdim=True), call)), call))
+        out = _unfolded(_folded(scores, call) @ call.v.to(scores.dtype), call)
+        return _answer(out, scores.sum(-1, keepdim=True), call, lse)
 
     return run
 
@@ -64,8 +75,9 @@ def _parallel(features: Features, call: Call, lse: bool) -> Run:
         keys = _kept(psi(call.k), valid)
         queries = _folded(phi(call.q), call)
         state = keys.mT @ call.v.to(keys.dtype)  # [B, G, F, E]
-        total = keys.sum(2).unsqueeze(-1)  # [B, G, F, 1]
-        return Output(_unfolded(normalised(queries @ state, queries @ total), call))
+        total = keys.sum(2, keepdim=True)  # [B, G, 1, F]
+        weight = (queries * total).sum(-1, keepdim=True)  # no matrix product: autocast would round the LSE
+        return _answer(_unfolded(queries @ state, call), _unfolded(weight, call), call, lse)
 
     return run
 
@@ -80,6 +92,7 @@ def _chunked_form(variant: Variant, features: Features, chunk: int) -> Implement
     support = Support(
         masks=frozenset({"causal", "key_lengths", "empty_rows"}),
         starts=frozenset({"zero", "aligned", "any"}),
+        lse=_lse(variant),
         why_not=lambda call: None if call.mask.causal else "is the causal form; the parallel one takes this mask",
     )
     return Implementation("chunked", variant, partial(_chunked, features, chunk), support, configure=configure)
@@ -96,7 +109,7 @@ def _chunked(features: Features, chunk: int, call: Call, lse: bool) -> Run:
 
     def run(call: Call) -> Output:
         phi, psi = features(call)
-        state, total, seen, outs = None, None, 0, []
+        state, total, seen, outs, weights = None, None, 0, [], []
         for lo in range(0, rows, chunk):
             hi = min(lo + chunk, rows)
             first, last = upto(offset + lo), upto(offset + hi)
@@ -109,8 +122,9 @@ def _chunked(features: Features, chunk: int, call: Call, lse: bool) -> Run:
             out = queries @ state.unsqueeze(2) + scores @ v.unsqueeze(2)
             weight = queries @ total.unsqueeze(2) + scores.sum(-1, keepdim=True)
             outs.append(normalised(out, weight).flatten(1, 2).to(call.q.dtype))
+            weights.append(weight.flatten(1, 2))
             seen = first
-        return Output(torch.cat(outs, 2) if outs else call.v.new_zeros((*call.q.shape[:3], call.v.shape[-1])))
+        return Output(torch.cat(outs, 2), log_weight(torch.cat(weights, 2)) if lse else None)
 
     return run
 
@@ -146,4 +160,8 @@ def _folded(x: Tensor, call: Call) -> Tensor:
 
 
 def _unfolded(x: Tensor, call: Call) -> Tensor:
-    return x.unflatten(2, (call.group, -1)).flatten(1, 2).to(call.q.dtype)
+    return x.unflatten(2, (call.group, -1)).flatten(1, 2)
+
+
+def _answer(out: Tensor, weight: Tensor, call: Call, lse: bool) -> Output:
+    return Output(normalised(out, weight).to(call.q.dtype), log_weight(weight) if lse else None)

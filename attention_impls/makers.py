@@ -1,11 +1,11 @@
 """Short ways to write an entrant: `of` for a plain function, `softmax_of` for logits, `over` for a pattern,
-`through` for a change of the call, `plain` for a user's kernel as people have it."""
+`recast` for a change of the call, `plain` for a user's kernel as people have it."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -136,12 +136,10 @@ def variant_over(name: str, pattern: Pattern, base: Variant, **facts: Any) -> Va
 
 def over(variant: Variant, pattern: Pattern, *implementations: Implementation) -> list[Implementation]:
     """Each implementation of the base variant as one of `variant` (made by `variant_over` with the same pattern)."""
-    return through(variant, lambda call: patterned(call, pattern), *implementations)
+    return recast(variant, lambda call: patterned(call, pattern), *implementations)
 
 
-def through(
-    variant: Variant, change: Callable[[Call], Call], *implementations: Implementation
-) -> list[Implementation]:
+def recast(variant: Variant, change: Callable[[Call], Call], *implementations: Implementation) -> list[Implementation]:
     """Each implementation of another variant as one of `variant`: it gets change(call) in place of the call.
 
     `change` keeps every shape and drops the parameters that the inner kernel does not know. It is part of
@@ -244,8 +242,3 @@ def _softmax() -> Variant:
     from attention_impls.variants.scores.softmax import SOFTMAX
 
     return SOFTMAX
-
-
-def listed(implementations: Sequence[Implementation]) -> list[str]:
-    """Their names, for messages."""
-    return [f"{i.variant.name}.{i.name}" for i in implementations]

@@ -14,14 +14,12 @@ import sys
 from collections.abc import Sequence
 
 import click
-from click.shell_completion import ShellComplete, get_completion_class
 
 import bench.commands
 from bench import console
+from bench.completion import COMPLETE_VARIABLE, PROGRAM, completer
 from bench.errors import AttnbenchError, CannotDo, unknown
 
-PROGRAM = "attnbench"
-COMPLETE_VARIABLE = "_ATTNBENCH_COMPLETE"  # set by the shell's completion script
 INTERRUPTED = 130
 READER_GONE = 141
 
@@ -113,17 +111,9 @@ def _run(arguments: Sequence[str]) -> int:
         return INTERRUPTED
 
 
-def completer(shell: str) -> ShellComplete:
-    """click's side of a shell's completion. Raises UserError for a shell it does not know."""
-    made = get_completion_class(shell)
-    if made is None:
-        raise unknown("shell", shell, ("bash", "zsh", "fish"))
-    return made(attnbench, {}, PROGRAM, COMPLETE_VARIABLE)
-
-
 def _complete(asked: str) -> int:
     """Answers a shell's script, which asks for `<shell>_complete`."""
-    console.out(completer(asked.removesuffix("_complete")).complete())
+    console.out(completer(attnbench, asked.removesuffix("_complete")).complete())
     return 0
 
 

@@ -1,8 +1,22 @@
-"""What the shell offers for an argument: names of stored runs, and of everything that `show` can tell of."""
+"""How a shell completes this program's words: the script's side of it, and what is offered for an argument."""
 
 from __future__ import annotations
 
 import click
+from click.shell_completion import ShellComplete, get_completion_class
+
+from bench.errors import unknown
+
+PROGRAM = "attnbench"
+COMPLETE_VARIABLE = "_ATTNBENCH_COMPLETE"  # set by the script that a shell was given
+
+
+def completer(program: click.Command, shell: str) -> ShellComplete:
+    """click's side of a shell's completion. Raises UserError for a shell it does not know."""
+    made = get_completion_class(shell)
+    if made is None:
+        raise unknown("shell", shell, ("bash", "zsh", "fish"))
+    return made(program, {}, PROGRAM, COMPLETE_VARIABLE)
 
 
 def runs(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

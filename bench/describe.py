@@ -11,7 +11,7 @@ from attention_impls import catalogue
 from attention_impls.contract import Parameter, Variant
 from bench.devices import all_devices
 from bench.errors import UserError, unknown
-from bench.inventory import axes_text, exactness, names_of, support
+from bench.inventory import axes_text, exactness, names_of, options, support
 from bench.metric import all_metrics
 from bench.models import model
 from bench.spec import load
@@ -56,7 +56,7 @@ def _subject(name: str) -> Description:
         "computes": f"{found.variant.name}, {exactness(found.variant)}",
         "here": found.missing() or "yes",
         **support(bare),
-        "options": _options(bare.configure),
+        "options": ", ".join(options(bare.configure)),
         "back-end": ", ".join(f"{device}: {operator}" for device, operator in bare.backend.items()),
         "source": bare.source,
         **steps,
@@ -166,12 +166,6 @@ def _told(facts: Mapping[str, str]) -> dict[str, str]:
 
 def _doc(thing: Any) -> str:
     return inspect.cleandoc(thing.__doc__) if thing.__doc__ else ""
-
-
-def _options(configure: Callable[..., Any] | None) -> str:
-    if configure is None:
-        return ""
-    return ", ".join(f"{p.name}-{p.default}" for p in inspect.signature(configure).parameters.values())
 
 
 _KINDS: dict[str, Callable[[str], Description]] = {

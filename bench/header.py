@@ -28,8 +28,8 @@ def make_header(plan: Plan, protocol: Protocol, command: Sequence[str] = ()) -> 
     described: dict[str, Scalar] = asdict(protocol)
     return RunHeader(
         schema=SCHEMA,
-        run=f"{stamp}-{commit_id[:8]}-{suite}-{secrets.token_hex(2)}",
-        created=created.isoformat(timespec="seconds"),
+        run=f"{stamp}-{commit_id[:8]}-{suite}-{secrets.token_hex(4)}",
+        created=created.isoformat(timespec="microseconds"),
         plan={
             "suite": plan.suite,
             "reference": list(plan.reference),

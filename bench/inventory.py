@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -61,6 +62,13 @@ def support(implementation: Implementation) -> Row:
         "also": ", ".join(word for word, given in yes.items() if given),
         "lse": told.lse,
     }
+
+
+def options(configure: Callable[..., Implementation] | None) -> list[str]:
+    """What an implementation can be told, with the defaults, as they stand in its name: "block-64"."""
+    if configure is None:
+        return []
+    return [f"{p.name}-{p.default}" for p in inspect.signature(configure).parameters.values()]
 
 
 def transforms() -> list[Row]:

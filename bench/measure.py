@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
 from attention_impls import catalogue
 from attention_impls.catalogue import Subject
-from attention_impls.contract import Evidence
 from attention_impls.evidence import backend_of
 from bench.cell import Cell
-from bench.device import Device, Held
+from bench.device import Device
 from bench.devices import all_devices
-from bench.metric import Sample, all_metrics, of_phase
+from bench.metric import Sample, Taken, all_metrics, of_phase
 from bench.protocol import Protocol
 from bench.record import MEASURED, Reading, Scalar
 from bench.right import check_again, judge_step
@@ -28,15 +27,6 @@ from bench.timing import Contender, rounds, warm_up
 
 Emit = Callable[..., None]
 NOTE_LENGTH = 400
-
-
-@dataclass(frozen=True)
-class Taken:
-    """What the memory phase saw of one contender."""
-
-    held: Held
-    evidence: Evidence
-    differentiates: bool
 
 
 def right_and_memory(cells: Sequence[tuple[int, Cell]], protocol: Protocol, emit: Emit) -> None:
@@ -51,13 +41,15 @@ def right_and_memory(cells: Sequence[tuple[int, Cell]], protocol: Protocol, emit
         done = _guarded(device, index, emit, partial(judge_step, subject, cell, protocol))
         if done is None:
             continue
-        readings = {m.name: m.read(done) for m in of_phase("right") if m.read}
+        metrics = of_phase("right")
+        readings = {m.name: m.read(done) for m in metrics if m.read}
+        budgets = {f"budget.{m.name}": held for m in metrics if m.budget and (held := m.budget(done)) is not None}
         emit(
             "right",
             index,
             outcome=done.outcome,
             note=done.note,
-            facts=dict(done.facts) | {f"budget.{name}": value for name, value in done.budgets.items()},
+            facts={**done.facts, **budgets},
             readings=_readings(readings),
         )
         if done.outcome in MEASURED:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from attention_impls.contract import Evidence
+from bench.device import Held
 from bench.record import MetricInfo, Reading, Scalar
 
 PHASES = ("right", "memory", "time", "derive", "own")
@@ -39,6 +41,15 @@ class Timed:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """What the memory phase saw of one contender."""
+
+    held: Held
+    evidence: Evidence
+    differentiates: bool
+
+
+@dataclass(frozen=True)
 class Metric:
     """One number worth recording. `read` takes what its phase saw; `derive` the cell and its readings."""
 
@@ -50,6 +61,7 @@ class Metric:
     phase: str
     read: Callable[[Any], Reading] | None = None
     derive: Callable[[Mapping[str, Scalar], Mapping[str, Reading]], Reading | None] | None = None
+    budget: Callable[[Any], float | None] | None = None  # what a reading of noise "budget" is held against
     optional: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
 

@@ -83,5 +83,7 @@ CASES = {
 }
 
 CHAINED = ("square_causal", "ragged_empty", "decode", "grouped_cross")  # what a transformed entrant is asked
+UNMASKED = ("square", "grouped", "cross", "one_query")  # the same of one that knows no causal mask
 COMPILED = ("square_causal", "grouped_cross")  # each case costs a compilation
-DEGENERATE = ("one_key", "one_token", "zero_batch")  # where most masks, scales and heads come to the same
+# where most masks, scales and heads come to the same, so that a refusal cannot be put to the test
+DEGENERATE = ("one_key", "one_token", "zero_batch", "ragged_decode")

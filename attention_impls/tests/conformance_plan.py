@@ -22,7 +22,7 @@ from attention_impls.names import Step, SubjectName
 from attention_impls.needs import CPP_COMPILER
 from attention_impls.tests import conformance as checks
 from attention_impls.tests import conformance_steps as steps
-from attention_impls.tests.conformance_cases import CASES, CHAINED, COMPILED, DEGENERATE, Case
+from attention_impls.tests.conformance_cases import CASES, CHAINED, COMPILED, DEGENERATE, UNMASKED, Case
 from attention_impls.tests.conformance_steps import Definition, Entrant
 
 Checked = Callable[[Entrant, Case], None]
@@ -182,12 +182,27 @@ def plan() -> Plan:
     bare = {name: entrant(name) for name in bare_names()}
     for name, found in bare.items():
         if found.missing is None and "cpu" in found.inner.support.devices:
-            _ask(made, found, COMPILING if found.compiles else CHECKS, EVERY)
+            _ask(made, found, *_share(found))
         else:
             made.refused[name] = Counter({found.missing or "does not run on cpu": 1})
     asked = {a.entrant.name for a in made.asked}
     _ask_chains(made, {name: found for name, found in bare.items() if name in asked})
     return made
+
+
+def _share(found: Entrant) -> tuple[Iterable[Check], Iterable[str]]:
+    """Checks and cases of a bare entrant: all, unless each costs a compilation or smaller options are asked all."""
+    if found.compiles:
+        return COMPILING, COMPILED
+    if small(found.name) == found.name:
+        return CHECKS, EVERY
+    return [check for check in CHECKS if check.name not in ("parameters", "mask")], _few(found, CHAINED)
+
+
+def _few(found: Entrant, cases: tuple[str, ...]) -> tuple[str, ...]:
+    """The cases, or as many without a causal mask for one that cannot be told it."""
+    told = found.inner.support.masks & found.drawn.masks
+    return cases if "causal" in told else UNMASKED[: len(cases)]
 
 
 def _ask_chains(made: Plan, ready: Mapping[str, Entrant]) -> None:
@@ -208,7 +223,7 @@ def _ask_chain(made: Plan, name: str, asked: Iterable[Check], cases: Iterable[st
         made.refused[name] = Counter({str(error): 1})
         return
     if found.missing is None:
-        _ask(made, found, asked, cases)
+        _ask(made, found, asked, _few(found, tuple(cases)))
     else:
         made.refused[name] = Counter({found.missing: 1})
 

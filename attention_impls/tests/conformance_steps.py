@@ -96,9 +96,8 @@ def gradients_of(total: Tensor, upstream: Tensor, tracked: Mapping[str, Tensor])
 
 def backward(entrant: Entrant, call: Call, upstream: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Output and gradients of one step for `upstream`."""
-    run = entrant.inner.prepare(call, False)
     own, tracked = leaves(call, entrant.learned)
-    out = run(own).out
+    out = entrant.inner.prepare(own, False)(own).out
     return out.detach(), gradients_of(out, upstream, tracked)
 
 
@@ -146,22 +145,27 @@ def same_function(entrant: Entrant, call: Call) -> float:
     return judge.CEILING if entrant.inside else judge.SAME_FUNCTION.get(call.q.dtype, judge.CEILING)
 
 
-def allowed(entrant: Entrant, case: Case, dtype: str, name: str) -> float:
-    """The worst-row error allowed for "out" or the gradient called `name`.
+def allowed(entrant: Entrant, case: Case, dtype: str, name: str, held_in: torch.dtype) -> float:
+    """The worst-row error allowed for "out" or the gradient called `name`, which came in the dtype `held_in`.
 
     A transform that rounds inside is held to the budget of the dtype it rounds to.
     """
     if not entrant.inside:
-        return judge.SAME_FUNCTION.get(DTYPES[dtype], judge.CEILING)
+        return judge.SAME_FUNCTION.get(held_in, judge.CEILING)
     return precision(entrant, case, dtype, entrant.inside, name)
 
 
 def precision(entrant: Entrant, case: Case, dtype: str, inside: str, name: str) -> float:
-    """The budget derived from the definition's own error when it is run in the dtype `inside`."""
+    """The budget derived from the definition's own error when it is run in the dtype `inside`.
+
+    Where that error is so large that a record of the answer would be marked imprecise, it must still be no
+    worse than the definition by the same factor: imprecise is allowed to conform, wrong is not.
+    """
     rough, right = yardstick(entrant, case, dtype, inside), expected(entrant, case, dtype)
     own = judge.errors(named(rough, name), named(right, name))
-    continuous = entrant.definition.variant.continuous
-    return judge.budget(own, DTYPES[inside], backward=name != "out", continuous=continuous)
+    budget = judge.budget(own, DTYPES[inside], backward=name != "out")
+    factor = judge.FORWARD_FACTOR if name == "out" else judge.BACKWARD_FACTOR
+    return max(budget, factor * own.worst_row + judge.unit_roundoff(DTYPES[inside]))
 
 
 def named(answer: oracle.Answer, name: str) -> Tensor:

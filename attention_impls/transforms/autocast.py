@@ -41,7 +41,9 @@ def _wrap(inner: Implementation, argument: str | None) -> Implementation:
         if call.q.dtype == dtype:
             return f"{POLICY}the workload is {name} already, so {LABEL}:{name} would change nothing"
         if call.where in inner.backend and call.where == "cpu":
-            return f"calls {inner.backend['cpu']} by name, which autocast does not know"
+            return (
+                f"{POLICY}{inner.backend['cpu']} is called by name, which autocast does not know: nothing would change"
+            )
         return inner.refuses(call, direction)
 
     support = replace(inner.support, dtypes=inner.support.dtypes - {"f64", name})

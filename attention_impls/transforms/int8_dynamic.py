@@ -45,9 +45,7 @@ def _wrap_layer(module: nn.Module, argument: str | None) -> nn.Module:
     if argument is not None:
         raise ValueError(f"{LABEL} takes no argument; got {argument}")
     with _deprecations_quietly():
-        made: nn.Module = torch.ao.quantization.quantize_dynamic(  # type: ignore[no-untyped-call]
-            module, {nn.Linear}, dtype=torch.qint8, inplace=True
-        )
+        made: nn.Module = torch.ao.quantization.quantize_dynamic(module, {nn.Linear}, dtype=torch.qint8, inplace=True)
     if not became_int8(made):
         raise ValueError(f"{LABEL} found no nn.Linear in {type(module).__name__}: nothing would be in int8")
     return made

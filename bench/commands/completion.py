@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import click
 
+from bench.completion import completer
+
 
 @click.command("completion", short_help="Print the completion script of a shell.")
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
-def completion(shell: str) -> None:
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
     """Prints the completion script for SHELL: commands, options, names of subjects, suites, models and runs.
 
     \b
@@ -16,9 +19,8 @@ def completion(shell: str) -> None:
     fish  attnbench completion fish > ~/.config/fish/completions/attnbench.fish
     """
     from bench import console
-    from bench.cli import completer
 
-    console.out(completer(shell).source())
+    console.out(completer(ctx.find_root().command, shell).source())
 
 
 COMMAND = completion

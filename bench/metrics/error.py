@@ -20,14 +20,31 @@ def _of(name: str, part: Callable[[Errors], float]) -> Callable[[Judged], Readin
     return read
 
 
-def _error(metric: str, name: str, label: str, part: Callable[[Errors], float], noise: str = "shown") -> Metric:
-    return Metric(metric, "1", "lower", noise, label, "right", read=_of(name, part))
+def _error(metric: str, name: str, label: str, part: Callable[[Errors], float]) -> Metric:
+    return Metric(metric, "1", "lower", "shown", label, "right", read=_of(name, part))
+
+
+def _budgeted(metric: str, name: str, label: str, part: Callable[[Errors], float] = lambda e: e.worst_row) -> Metric:
+    budget: Callable[[Judged], float | None] = lambda judged: judged.budgets.get(name)  # noqa: E731
+    return Metric(metric, "1", "lower", "budget", label, "right", read=_of(name, part), budget=budget)
+
+
+def _worst_parameter(judged: Judged) -> str | None:
+    """The learned parameter whose gradient is nearest to its budget, or furthest over it."""
+    own = [name for name in judged.errors if name not in ("out", "lse", "dq", "dk", "dv")]
+    return max(own, key=lambda name: judged.errors[name].worst_row / judged.budgets[name], default=None)
 
 
 def _gradients(judged: Judged) -> Reading:
-    """The worst row of any learned parameter's gradient, where the mechanism has parameters."""
-    own = [e.worst_row for name, e in judged.errors.items() if name not in ("out", "lse", "dq", "dk", "dv")]
-    return Reading("1", (max(own),)) if own else missing("1", "no learned parameters, or no backward")
+    worst = _worst_parameter(judged)
+    if worst is None:
+        return missing("1", "no learned parameters, or no backward")
+    return Reading("1", (judged.errors[worst].worst_row,))
+
+
+def _gradients_budget(judged: Judged) -> float | None:
+    worst = _worst_parameter(judged)
+    return None if worst is None else judged.budgets[worst]
 
 
 def _distance(judged: Judged) -> Reading:
@@ -38,13 +55,21 @@ def _distance(judged: Judged) -> Reading:
 
 METRICS = (
     _error("error_out", "out", "error of the output, relative L2", lambda e: e.relative),
-    _error("error_out_worst_row", "out", "error of the output, worst row", lambda e: e.worst_row, "budget"),
+    _budgeted("error_out_worst_row", "out", "error of the output, worst row"),
     _error("error_out_max_abs", "out", "error of the output, largest", lambda e: e.max_abs),
     _error("error_out_floors", "out", "error of the output, in rounding floors", lambda e: e.floors),
-    _error("nonfinite", "out", "entries of the output that are not finite", lambda e: float(e.nonfinite), "exact"),
-    _error("error_dq", "dq", "error of dq, worst row", lambda e: e.worst_row, "budget"),
-    _error("error_dk", "dk", "error of dk, worst row", lambda e: e.worst_row, "budget"),
-    _error("error_dv", "dv", "error of dv, worst row", lambda e: e.worst_row, "budget"),
+    Metric(
+        "nonfinite",
+        "1",
+        "lower",
+        "exact",
+        "entries of the output that are not finite",
+        "right",
+        read=_of("out", lambda e: float(e.nonfinite)),
+    ),
+    _budgeted("error_dq", "dq", "error of dq, worst row"),
+    _budgeted("error_dk", "dk", "error of dk, worst row"),
+    _budgeted("error_dv", "dv", "error of dv, worst row"),
     Metric(
         "error_dparameters",
         "1",
@@ -52,8 +77,9 @@ METRICS = (
         "budget",
         "error of the parameters' gradients, worst row",
         "right",
-        _gradients,
+        read=_gradients,
+        budget=_gradients_budget,
     ),
-    _error("error_lse", "lse", "error of the log-sum-exp, largest", lambda e: e.max_abs, "budget"),
+    _budgeted("error_lse", "lse", "error of the log-sum-exp, largest", lambda e: e.max_abs),
     Metric("distance_softmax", "1", "none", "shown", "distance from what it approximates", "right", _distance),
 )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.device import Held
-from bench.measure import Taken
-from bench.metric import Metric, missing
+from bench.metric import Metric, Taken, missing
 from bench.record import Reading
 
 

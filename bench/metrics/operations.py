@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from attention_impls.contract import Workload
 from attention_impls.inputs import build_mask
-from bench.measure import Taken
-from bench.metric import Metric
+from bench.metric import Metric, Taken
 from bench.record import Reading, Scalar
 
 BACKWARD_SHARE = 2.5  # five products against the forward's two; recomputation is not counted

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from bench.ratios import moments
 from bench.record import Reading
 from bench.stats import Estimate, matched, paired_ratio
 
@@ -111,12 +112,7 @@ def _tied(row: pd.Series, best: pd.Series, metric: str, slack: float) -> bool:
 def _paired(one: Any, other: Any) -> Estimate | None:
     if not isinstance(one, Reading) or not isinstance(other, Reading) or not one.round or not other.round:
         return None
-    return paired_ratio(matched(one.values, _moments(one), other.values, _moments(other)))
-
-
-def _moments(reading: Reading) -> list[tuple[int, int]]:
-    """When each value was taken, as (process, round)."""
-    return list(zip(reading.process or (0,) * len(reading.round), reading.round, strict=True))
+    return paired_ratio(matched(one.values, moments(one), other.values, moments(other)))
 
 
 def _ratio(row: pd.Series, reference: pd.DataFrame, metric: str) -> float | None:

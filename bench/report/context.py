@@ -76,10 +76,10 @@ def frame(records: Sequence[Record], metrics: Mapping[str, MetricInfo]) -> pd.Da
     columns = list(dict.fromkeys([*COORDINATES, *FACETS, "length", *(name for row in rows for name in row)]))
     cells = pd.DataFrame(rows, columns=pd.Index(columns), dtype=object)
     cells = cells.where(cells.notna(), None)
-    for name in metrics:
-        for column in (f"m:{name}", f"m:{name}:low", f"m:{name}:high"):
-            cells[column] = cells[column].astype(float) if column in cells else math.nan
-    return cells
+    numbers = [f"m:{name}{part}" for name in metrics for part in ("", ":low", ":high")]
+    floats = {column: cells[column].astype(float) if column in cells else math.nan for column in numbers}
+    rest = cells.drop(columns=[column for column in numbers if column in cells])
+    return pd.concat([rest, pd.DataFrame(floats, index=cells.index)], axis=1)
 
 
 def setting(row: Mapping[Any, Any], names: Sequence[str]) -> str:

@@ -200,9 +200,10 @@ def talk():
 cli.CommandFolder.get_command = lambda *_: talk
 sys.exit(cli.run(["list"]))
 """
-    with subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+    start = [sys.executable, "-c", code]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(start, cwd=ROOT, env=buffered, text=True, **pipes) as process:
         process.stdout.close()
         told = process.stderr.read()
         process.wait(60)

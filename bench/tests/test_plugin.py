@@ -39,13 +39,18 @@ subjects = {subjects}
 """
 
 
-@pytest.fixture
-def door(pytester, monkeypatch):
-    """Runs pytest on the one test file, in an empty folder, with a suite of few small cells."""
+@pytest.fixture(autouse=True)
+def of_this_tree_alone(pytester, monkeypatch):
+    """What is started imports the project that is tested, in an empty folder, with nothing set by the caller."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("XDG_CACHE_HOME", str(pytester.path / "cache"))
-    for name in ("PYTEST_ADDOPTS", "ATTNBENCH_RESULTS"):
+    for name in ("PYTEST_ADDOPTS", "ATTNBENCH_RESULTS", "PYTEST_XDIST_WORKER"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def door(pytester):
+    """Runs pytest on the one test file with a suite of few small cells."""
 
     def words(*options, subjects=("naive", "sdpa_flash"), lengths=(64,)):
         names = [f"softmax.{name}" for name in subjects]

@@ -58,8 +58,12 @@ def _block_mask(mask: Mask, device: torch.device) -> BlockMask | None:
     if mask.full:
         return None
     batch, heads = mask.shape
+
+    def allows(b: Tensor, h: Tensor, r: Tensor, c: Tensor) -> Tensor:  # a function: methods are not taken
+        return mask.allows(b, h, r, c)
+
     return create_block_mask(
-        lambda b, h, r, c: mask.allows(b, h, r, c),  # a function: methods are not taken
+        allows,
         batch if batch > 1 else None,
         heads if heads > 1 else None,
         mask.q_len,

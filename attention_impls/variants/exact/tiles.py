@@ -31,7 +31,7 @@ def tiles(block: int = 128) -> Implementation:
         plan = bands(call.mask.simplified().to(call.q.device), block, block)
 
         def run(call: Call) -> Output:
-            out, total = _Tiled.apply(call.q, call.k, call.v, call.scale, plan)
+            out, total = _Tiled.apply(call.q, call.k, call.v, call.scale, plan)  # type: ignore[no-untyped-call]
             return Output(out, total if lse else None)
 
         return run
@@ -56,7 +56,7 @@ class _Tiled(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
         d_out = torch.zeros_like(out) if d_out is None else d_out

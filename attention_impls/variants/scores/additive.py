@@ -1,9 +1,9 @@
 """Additive (Bahdanau) attention: A = softmax over keys of vᵀ tanh(W_q q + W_k k + b), values unprojected.
 
-Per query head: w_q [H, D, A], b and score (the v of the formula) [H, A]; per key/value head: w_k [G, D, A]. The paper has no scale;
-one given by the caller multiplies the logits. It equals Luong's "concat" form with W = [W_q W_k]. Logits
-are bounded by the sum of |v|. Weights are drawn so that their arguments and the logits have unit variance
-at most.
+Per query head: w_q [H, D, A], b and score (the v of the formula) [H, A]; per key/value head: w_k [G, D, A].
+The paper has no scale; one given by the caller multiplies the logits. It equals Luong's "concat" form with
+W = [W_q W_k]. Logits are bounded by the sum of |v|. Weights are drawn so that the logits have unit variance
+at most. `chunked` works in float32 at least, `broadcast` in the inputs' own numbers.
 
 Sources: Bahdanau, Cho and Bengio 2014, arXiv 1409.0473; concat form: Luong et al. 2015, arXiv 1508.04025.
 """
@@ -28,7 +28,8 @@ def _logits(call: Call, rows: Tensor) -> Tensor:
     queries = torch.einsum("bhid,hda->bhia", call.q[:, :, rows], p["w_q"])
     keys = torch.einsum("bhjd,hda->bhja", call.k, p["w_k"])
     hidden = torch.tanh(queries[:, :, :, None] + keys[:, :, None] + p["b"][:, None, None])
-    return torch.einsum("bhija,ha->bhij", hidden, p["score"]) * call.scale
+    logits: Tensor = torch.einsum("bhija,ha->bhij", hidden, p["score"]) * call.scale
+    return logits
 
 
 def _draw(generator: torch.Generator, shape: tuple[int, ...]) -> Tensor:

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attention_impls.makers import through
-from attention_impls.variants.scores.softmax import IMPLEMENTATIONS as SOFTMAX_IMPLEMENTATIONS
+from attention_impls.makers import recast
+from attention_impls.through import softmax_kernel
 from attention_impls.variants.scores.softmax import SOFTMAX
-
-TAKEN = ("naive", "sdpa_flash")
 
 
 def _unscaled(head_dim: int) -> float:
@@ -29,4 +27,4 @@ DOT = replace(
     formula="A = softmax(q kᵀ)",
 )
 
-IMPLEMENTATIONS = through(DOT, lambda call: call, *(i for i in SOFTMAX_IMPLEMENTATIONS if i.name in TAKEN))
+IMPLEMENTATIONS = recast(DOT, lambda call: call, softmax_kernel("naive"), softmax_kernel("sdpa_flash"))

@@ -16,10 +16,8 @@ from torch import Tensor
 
 from attention_impls.call import Call
 from attention_impls.contract import Parameter
-from attention_impls.makers import softmax_of, through
-from attention_impls.variants.scores.softmax import IMPLEMENTATIONS as SOFTMAX_IMPLEMENTATIONS
-
-TAKEN = ("naive", "sdpa_flash")
+from attention_impls.makers import recast, softmax_of
+from attention_impls.through import softmax_kernel
 
 
 def _logits(call: Call, rows: Tensor) -> Tensor:
@@ -50,4 +48,4 @@ def _projected(call: Call) -> Call:
     return replace(call, q=call.q @ call.parameters["w"], parameters={}, axes={})
 
 
-IMPLEMENTATIONS = through(GENERAL, _projected, *(i for i in SOFTMAX_IMPLEMENTATIONS if i.name in TAKEN))
+IMPLEMENTATIONS = recast(GENERAL, _projected, softmax_kernel("naive"), softmax_kernel("sdpa_flash"))

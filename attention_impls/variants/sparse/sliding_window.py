@@ -21,12 +21,10 @@ from attention_impls.call import Call, hide, lse_rows, repeat_heads, softmax_for
 from attention_impls.contract import Implementation, Output, Run, Support, Variant
 from attention_impls.makers import over, patterned, variant_over
 from attention_impls.mask import Mask, Pattern
+from attention_impls.through import softmax_kernel
 from attention_impls.tiling import checked, spans
 from attention_impls.variants.exact.tiles import tiles
-from attention_impls.variants.scores.softmax import IMPLEMENTATIONS as SOFTMAX_IMPLEMENTATIONS
 from attention_impls.variants.scores.softmax import SOFTMAX
-
-DENSE = ("naive", "sdpa_flash")  # the window as a dense mask: every pair is computed
 
 
 def near(window: int) -> Pattern:
@@ -45,7 +43,7 @@ def implementations(window: int = 256) -> list[Implementation]:
         formula="A = softmax(scale · q kᵀ) over |i - j| < window (causal: window keys, self included)",
         cost="time and memory O(I·window) banded, O(I·J) with a dense mask",
     )
-    dense = [i for i in SOFTMAX_IMPLEMENTATIONS if i.name in DENSE]
+    dense = softmax_kernel("naive"), softmax_kernel("sdpa_flash")  # the window as a mask: every pair is computed
     return [*over(variant, pattern, *dense, tiles()), banded(variant, window)]
 
 

@@ -1,0 +1,101 @@
+"""The catalogue's page: as committed, escaped so that a reader of Markdown sees what was meant, and true."""
+
+import pytest
+from markdown_it import MarkdownIt
+
+from attention_impls import catalogue
+from attention_impls.contract import Implementation, Output, Support
+from attention_impls.variants.scores.softmax import SOFTMAX
+from bench import catalogue_page, cli, inventory, markdown
+from bench.tests.house import ROOT
+
+
+@pytest.fixture
+def own_entries(monkeypatch):
+    """Nothing but what lies in this tree: no plugin that is installed or was loaded by another test."""
+    monkeypatch.setattr(catalogue, "_installed_plugins", list)
+    monkeypatch.setattr(catalogue, "_loaded", {})
+    catalogue.entries.cache_clear()
+    yield
+    monkeypatch.undo()
+    catalogue.entries.cache_clear()
+
+
+def cells(text):
+    """Every table of a Markdown text as rows of the texts that a reader sees."""
+    tables, row = [], None
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        if token.type == "table_open":
+            tables.append([])
+        elif token.type == "tr_open":
+            row = []
+        elif token.type == "tr_close":
+            tables[-1].append(row)
+            row = None
+        elif token.type == "inline" and row is not None:
+            row.append("".join(child.content for child in token.children))
+    return tables
+
+
+def test_the_committed_page_is_what_the_code_generates(own_entries, capsys):
+    assert cli.run(["list", "variants", "--markdown"]) == 0
+    committed = (ROOT / "docs" / "catalogue.md").read_text("utf-8")
+    assert capsys.readouterr().out == committed, f"the code has changed; type: {catalogue_page.COMMAND}"
+
+
+def test_every_row_of_the_page_has_a_cell_for_each_column_and_every_entrant_a_row(own_entries):
+    tables = cells(catalogue_page.page())
+    assert all(len(row) == len(table[0]) for table in tables for row in table)
+    first = [row[0] for table in tables for row in table[1:]]
+    assert set(first) >= {*catalogue.entries(), *catalogue.implementations()}
+    assert len(first) == len(set(first))
+
+
+@pytest.mark.parametrize("text", ["|i - j| < w", "a*b*c, x_1 _y_", "[x](y) `z` \\|", "<b>", "P`Q"])
+def test_a_cell_reads_as_it_was_written(text):
+    shown = cells(markdown.table(["a", "b"], [[markdown.escape(text), markdown.code(text.replace("\\", ""))]]))
+    assert shown[0][1] == [text, text.replace("\\", "")]
+
+
+def test_a_line_break_does_not_end_a_row():
+    assert cells(markdown.table(["a"], [[markdown.escape("two\nlines")]]))[0][1] == ["two lines"]
+
+
+def test_what_a_mechanism_is_defined_for_is_what_its_paper_says():
+    words = {name: catalogue_page.defined(catalogue.find(name).variant) for name in (
+        "softmax.naive", "linformer.naive", "gated_delta.recurrent", "reformer_lsh.dense")}  # fmt: skip
+    assert words["softmax.naive"] == list(catalogue_page.MASKS)
+    assert "causal" not in words["linformer.naive"]  # its keys are mixtures of all positions
+    assert "no mask" not in words["gated_delta.recurrent"] and "causal" in words["gated_delta.recurrent"]
+    assert "cross lengths" not in words["reformer_lsh.dense"]  # queries are the keys
+
+
+def _made(**support):
+    return Implementation("mine", SOFTMAX, lambda call, lse: lambda call: Output(call.q), Support(**support))
+
+
+def test_what_is_refused_is_what_support_leaves_out():
+    assert catalogue_page.refused(_made(), "cpu") == []
+    narrow = _made(grouped_heads=False, cross=False, value_dim=False, backward=False, dtypes=frozenset({"f32"}))
+    assert catalogue_page.refused(narrow, "cpu") == [
+        "cross lengths", "decoding", "grouped heads", "value size ≠ head size", "f64", "f16", "bf16", "backward",
+    ]  # fmt: skip
+    causal = _made(masks=frozenset({"causal"}), starts=frozenset({"zero"}))
+    assert catalogue_page.refused(causal, "cpu") == ["no mask", "padding", "packed documents", "dense", "decoding"]
+    assert catalogue_page.refused(_made(devices=frozenset({"cuda"})), "cpu") == ["everything"]
+
+
+def test_devices_that_differ_are_told_apart():
+    made = _made(why_not=lambda call: "half only" if call.where == "cuda" and call.q.dtype.itemsize > 2 else None)
+    assert catalogue_page._told(made) == "cuda: f64, f32"
+
+
+def test_other_nouns_are_listed_as_tables(capsys):
+    assert cli.run(["list", "metrics", "--markdown"]) == 0
+    table = cells(capsys.readouterr().out)[0]
+    assert [dict(zip(table[0], row, strict=True)) for row in table[1:]] == inventory.metrics()
+
+
+def test_one_answer_at_a_time(capsys):
+    assert cli.run(["list", "--json", "--markdown"]) == 2
+    assert "one of them" in capsys.readouterr().err
