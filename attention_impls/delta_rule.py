@@ -123,7 +123,8 @@ def prefill(call: Call) -> Tensor:
 
 def _queries(call: Call, dtype: torch.dtype) -> Tensor:
     """[B, G, H/G, I, D], scaled: the heads that read one state lie side by side."""
-    return call.q.to(dtype).unflatten(1, (call.k.shape[1], -1)) * call.scale
+    heads: Tensor = call.q.to(dtype).unflatten(1, (call.k.shape[1], -1))
+    return heads * call.scale
 
 
 def _unread(call: Call, layout: Layout, q: Tensor) -> Tensor:

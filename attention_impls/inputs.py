@@ -20,6 +20,7 @@ from attention_impls.mask import Mask
 
 SEED = 2026
 MASK_WORDS = ("full", "causal", "causal:bottom_right", "padded:F", "packed:N", "dense:F")
+LAYOUTS = ("B H I D", "B I H D")  # stride orders in which q, k, v can be born
 
 
 def generator(name: str, seed: int = SEED) -> torch.Generator:
@@ -144,9 +145,11 @@ def draw(
 
     On device "meta" nothing is drawn, and `place` says where the call would run. `layout` "B I H D"
     gives q, k, v that stride order, still indexed [B, H, I, D]. Raises ValueError for
-    an unknown distribution of inputs.
+    an unknown distribution of inputs or layout.
     """
     w = workload
+    if layout not in LAYOUTS:
+        raise ValueError(f"no layout called {layout!r}; known: {', '.join(LAYOUTS)}")
     if w.inputs not in DISTRIBUTIONS:
         raise ValueError(f"no distribution of inputs called {w.inputs!r}; known: {', '.join(DISTRIBUTIONS)}")
     shapes = {

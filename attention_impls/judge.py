@@ -80,7 +80,7 @@ def budget(
 
     In float32 and float64 a kernel may sum in another order than the definition, whose error on a row with few
     keys is exactly zero (flash's rowsum(dO * O) is not): never less than 4 u (1 + L) sqrt(keys) is allowed, with
-    logits up to L, and half as much again of a gradient.
+    logits up to L, and three times that of a gradient.
     """
     u = unit_roundoff(dtype)
     own = yardstick.worst_row
@@ -88,7 +88,7 @@ def budget(
     if half and (own > BLUNT_YARDSTICK * u or not continuous):
         own = u
     factor = BACKWARD_FACTOR if backward else FORWARD_FACTOR
-    order = 0.0 if half else 4 * (factor - 1) * u * (1 + LOGITS) * math.sqrt(keys)
+    order = 0.0 if half else 4 * u * (1 + LOGITS) * math.sqrt(keys) * (BACKWARD_FACTOR if backward else 1)
     return min(max(factor * own + u, order), CEILING)
 
 

@@ -55,13 +55,21 @@ class Attending(nn.Module):
 
     Learned weights become nn.Parameter, gates a projection of the tokens and its squash, constants and
     random features buffers. The implementation is prepared at the first forward for a mask and a shape, in
-    the gradient mode of that forward, and reused while both stay the same.
+    the gradient mode of that forward, and reused while both stay the same. `scale` is the layer's own, where it is
+    not the mechanism's for the head size inside.
     """
 
-    def __init__(self, attention: Implementation, workload: Workload, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        attention: Implementation,
+        workload: Workload,
+        generator: torch.Generator,
+        *,
+        scale: float | None = None,
+    ) -> None:
         super().__init__()
         self._attention, self._given = attention, attention.variant.parameters
-        self._scale = attention.variant.scale(workload.head_dim)
+        self._scale = attention.variant.scale(workload.head_dim) if scale is None else scale
         self._shapes = {name: p.shape(workload) for name, p in self._given.items()}
         self._prepared: tuple[Mask, Any, Run] | None = None
         self.gates, self.weights = nn.ModuleDict(), nn.ParameterDict()

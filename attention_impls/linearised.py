@@ -156,11 +156,13 @@ def _kept(keys: Tensor, valid: Tensor | None) -> Tensor:
 
 def _folded(x: Tensor, call: Call) -> Tensor:
     """[B, H, I, ...] -> [B, G, H/G · I, ...]: the query heads of a group side by side as rows."""
-    return x.unflatten(1, (call.k.shape[1], -1)).flatten(2, 3)
+    folded: Tensor = x.unflatten(1, (call.k.shape[1], -1)).flatten(2, 3)
+    return folded
 
 
 def _unfolded(x: Tensor, call: Call) -> Tensor:
-    return x.unflatten(2, (call.group, -1)).flatten(1, 2)
+    unfolded: Tensor = x.unflatten(2, (call.group, -1)).flatten(1, 2)
+    return unfolded
 
 
 def _answer(out: Tensor, weight: Tensor, call: Call, lse: bool) -> Output:

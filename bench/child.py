@@ -137,10 +137,17 @@ class Child:
         return said
 
 
+def require_platform(platform: str = sys.platform) -> None:
+    """Raises CannotDo where children cannot be supervised: on Windows the reading side works, measuring does not."""
+    if platform == "win32":
+        raise CannotDo(
+            "measuring needs process groups and signals, which Windows has not; measure on Linux (WSL does) or "
+            "macOS and read the run here: attnbench report PATH"
+        )
+
+
 def start(job: Mapping[str, Any], environment: Mapping[str, str]) -> Child:
     """Starts a worker on a job, in a session of its own, with results on a private pipe."""
-    if os.name != "posix":
-        raise CannotDo("measuring needs Linux or macOS: process groups and signals; on Windows reports can be read")
     reading, writing = os.pipe()
     errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
     kills = out_of_memory_kills()

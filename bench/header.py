@@ -9,7 +9,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 
 from attention_impls import catalogue, names
-from bench.environment import commit, digest, environment, machine
+from bench.environment import commit, digest, disturbances, environment, machine
 from bench.metric import all_metrics
 from bench.plan import Plan
 from bench.protocol import Protocol
@@ -39,7 +39,7 @@ def make_header(plan: Plan, protocol: Protocol, command: Sequence[str] = ()) -> 
         protocol=described,
         protocol_digest=protocol.digest(),
         machine=machine(),
-        environment=around,
+        environment={**around, **{f"at start: {name}": value for name, value in disturbances().items()}},
         environment_digest=digest(around),
         commit=commit_id,
         dirty=dirty,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-_SPECIAL = re.compile(r"([\\|*_`<\[\]])")
+_SPECIAL = re.compile(r"([\\|*`<\[\]]|(?<![^\W_])_|_(?![^\W_]))")  # an underscore inside a word emphasises nothing
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -7,18 +7,19 @@ the profiler's history would decide the times. Everything goes out through `emit
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
 from attention_impls import catalogue
 from attention_impls.catalogue import Subject
+from attention_impls.contract import Evidence
 from attention_impls.evidence import backend_of
 from bench.cell import Cell
 from bench.device import Device
 from bench.devices import all_devices
-from bench.metric import Sample, Taken, all_metrics, of_phase
+from bench.metric import Metric, Sample, Taken, all_metrics, of_phase
 from bench.protocol import Protocol
 from bench.record import MEASURED, Reading, Scalar
 from bench.right import check_again, judge_step
@@ -42,7 +43,7 @@ def right_and_memory(cells: Sequence[tuple[int, Cell]], protocol: Protocol, emit
         if done is None:
             continue
         metrics = of_phase("right")
-        readings = {m.name: m.read(done) for m in metrics if m.read}
+        readings = _read(metrics, done)
         budgets = {f"budget.{m.name}": held for m in metrics if m.budget and (held := m.budget(done)) is not None}
         emit(
             "right",
@@ -63,7 +64,7 @@ def _memory(device: Device, subject: Subject, cell: Cell, index: int, emit: Emit
     with step.mode():
         held = device.memory(step.forward, step.backward if step.differentiates else None)
     taken = Taken(held, evidence, step.differentiates)
-    readings = {m.name: m.read(taken) for m in of_phase("memory") if m.read}
+    readings = _read(of_phase("memory"), taken)
     outcome, note, facts = _proof(subject, cell, step, evidence)
     facts.update(held.facts)
     emit(
@@ -168,7 +169,7 @@ def own(cell: tuple[int, Cell], name: str, protocol: Protocol, emit: Emit) -> No
     emit("start", index, phase=f"own {name}")
     if metric.read is None:
         raise ValueError(f"metric {name} has no read")
-    read: Callable[[Any], Reading] = metric.read
+    read: Callable[[Any], Reading | None] = metric.read
     found = _guarded(device, index, emit, lambda: read(what))
     if found is not None:
         emit("own", index, readings=_readings({name: found}))
@@ -184,6 +185,11 @@ def _guarded(device: Device, index: int, emit: Emit, work: Callable[[], Any]) ->
         emit("failed", index, outcome=outcome, note=text[:NOTE_LENGTH])
         device.recover()
         return None
+
+
+def _read(metrics: Iterable[Metric], seen: Any) -> dict[str, Reading]:
+    """Each metric's reading of what a phase saw, where it means something there."""
+    return {m.name: found for m in metrics if m.read and (found := m.read(seen)) is not None}
 
 
 def _readings(readings: Mapping[str, Reading]) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class Metric:
     noise: str
     label: str
     phase: str
-    read: Callable[[Any], Reading] | None = None
+    read: Callable[[Any], Reading | None] | None = None  # None: it means nothing for this cell
     derive: Callable[[Mapping[str, Scalar], Mapping[str, Reading]], Reading | None] | None = None
     budget: Callable[[Any], float | None] | None = None  # what a reading of noise "budget" is held against
     optional: bool = False

@@ -23,8 +23,8 @@ from bench.record import Scalar
 from bench.step import Step, make, refuses
 
 LSE_FLOOR = 1e-5  # absolute: flash-attention 3's own tests allow as much
-# Relative L2 allowed where numbers are rounded to integers: a tie that falls the other way may move the scale of the next
-# layer. A quarter of what int8 itself costs (2e-2), half of what 7 bits instead of 8 would.
+# Relative L2 allowed where numbers are rounded to integers: a tie that falls the other way may move the scale of
+# the next layer. A quarter of what int8 itself costs (2e-2), half of what 7 bits instead of 8 would.
 COARSE = 5e-3
 FRESH_MARGIN = 4  # a second input set may be this much less precise; a remembered output is off by about 1
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import budget, console, supervisor
+from bench.child import require_platform
 from bench.errors import CannotDo, UserError, unknown
 from bench.header import make_header
 from bench.lock import device_lock
@@ -51,6 +52,7 @@ def measure_run(chosen: Mapping[str, Any]) -> Run:
     Raises UserError for options that make no sense, CannotDo where the machine is taken, nothing can be
     written, or a run cannot be resumed.
     """
+    require_platform()
     results = results_folder(chosen["results"])
     session = _resumed(chosen, results) if chosen["resume"] else _fresh(chosen)
     with ExitStack() as held:

@@ -78,7 +78,7 @@ def record_of(state: State, reference: str, protocol: Protocol) -> Record:
     readings = dict(state.readings)
     if state.outcome in MEASURED:
         timed = Timed(state.samples, state.prepare_s)
-        readings |= {m.name: m.read(timed) for m in of_phase("time") if m.read}
+        readings |= {m.name: found for m in of_phase("time") if m.read and (found := m.read(timed)) is not None}
         _derive(where, readings)
     return Record(
         key=Key(cell.id, protocol.digest()),

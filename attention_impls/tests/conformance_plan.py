@@ -20,58 +20,11 @@ from attention_impls.catalogue import Subject
 from attention_impls.contract import DTYPES, POLICY
 from attention_impls.names import Step, SubjectName
 from attention_impls.needs import CPP_COMPILER
-from attention_impls.tests import conformance as checks
 from attention_impls.tests import conformance_steps as steps
-from attention_impls.tests.conformance_cases import CASES, CHAINED, COMPILED, DEGENERATE, UNMASKED, Case
+from attention_impls.tests.conformance_cases import CASES, CHAINED, COMPILED, DEGENERATE, UNMASKED
+from attention_impls.tests.conformance_checks import CHECKS, COMPILING, EVERY, GRADIENTS, OUTPUT, REFUSALS, Check
 from attention_impls.tests.conformance_steps import Definition, Entrant
 
-Checked = Callable[[Entrant, Case], None]
-
-
-@dataclass(frozen=True)
-class Check:
-    """A check, the cases it is asked on, and what an entrant must offer to be asked.
-
-    direction: what must not be refused. dtype: asked at this one, "" for the widest. needs_lse: a claimed LSE.
-    """
-
-    name: str
-    function: Checked
-    cases: tuple[str, ...]
-    direction: str = "fwd"
-    dtype: str = ""
-    needs_lse: bool = False
-
-
-EVERY = tuple(CASES)
-SQUARES = ("square", "square_causal")
-ROUND = ("round", "round_causal")  # lengths that grids, buckets and chunks divide
-OUTPUT = Check("output", checks.check_output_is_the_definitions, EVERY)
-GRADIENTS = Check("gradients", checks.check_gradients_are_the_definitions, EVERY, "fwdbwd")
-CHECKS = (
-    OUTPUT,
-    GRADIENTS,
-    Check("looks_ahead", checks.check_never_looks_ahead, ("square_causal", "round_causal", "packed_causal")),
-    Check("padding", checks.check_padding_cannot_be_felt, ("padded", "causal_padded")),
-    Check("empty_rows", checks.check_queries_without_keys_give_zeros, ("unseeing_queries", "ragged_empty")),
-    Check("lse", checks.check_log_sum_exp_is_right, ("grouped", "square_causal", "ragged_empty", "sparse"),
-          needs_lse=True),
-    Check("inputs_alone", checks.check_inputs_are_left_alone, (*SQUARES, *ROUND, "grouped_cross")),
-    Check("batch_rows", checks.check_batch_rows_do_not_mix, (*SQUARES, *ROUND)),
-    Check("strides", checks.check_strides_do_not_matter, (*SQUARES, "grouped", "round_causal")),
-    Check("broadcast", checks.check_broadcast_inputs_are_taken, (*SQUARES, "grouped", "round_causal")),
-    Check("dtype", checks.check_dtype_and_device_are_kept, (*SQUARES, *ROUND)),
-    Check("fresh_memory", checks.check_no_uninitialised_memory_is_read, (*SQUARES, *ROUND, "awkward", "ragged_empty")),
-    Check("other_values", checks.check_prepared_once_runs_on_other_values, (*SQUARES, *ROUND, "grouped_cross")),
-    Check("float32", checks.check_float32_is_precise, ("round", "awkward"), dtype="f32"),
-    Check("float16", checks.check_float16_is_precise, ("round", "awkward"), dtype="f16"),
-    Check("bfloat16", checks.check_bfloat16_is_precise, ("round", "awkward"), dtype="bf16"),
-    Check("scale", checks.check_scale_is_obeyed, (*SQUARES, *ROUND)),
-    Check("parameters", checks.check_parameters_are_felt, (*SQUARES, *ROUND)),
-    Check("mask", checks.check_mask_is_felt, ("multi_query", "padded", "causal_padded", "packed", "packed_causal",
-                                              "dense")),
-)  # fmt: skip
-COMPILING = tuple(replace(check, cases=COMPILED) for check in (OUTPUT, GRADIENTS))
 COMPILED_CHAINS = (
     "softmax.naive+compiled",
     "softmax.naive+recompute+compiled",
@@ -80,10 +33,6 @@ COMPILED_CHAINS = (
 )
 PAIRED = ("square_causal", "grouped_cross")
 SMALL = 8  # the size that whole-number options shrink to
-REFUSALS = {
-    "fwd": Check("refusal", checks.check_refusal_is_true, EVERY),
-    "fwdbwd": Check("refusal_of_gradients", checks.check_refusal_of_gradients_is_true, EVERY, "fwdbwd"),
-}
 
 
 @dataclass(frozen=True)
@@ -182,7 +131,7 @@ def plan() -> Plan:
     bare = {name: entrant(name) for name in bare_names()}
     for name, found in bare.items():
         if found.missing is None and "cpu" in found.inner.support.devices:
-            _ask(made, found, *_share(found))
+            ask(made, found, *_share(found))
         else:
             made.refused[name] = Counter({found.missing or "does not run on cpu": 1})
     asked = {a.entrant.name for a in made.asked}
@@ -223,12 +172,12 @@ def _ask_chain(made: Plan, name: str, asked: Iterable[Check], cases: Iterable[st
         made.refused[name] = Counter({str(error): 1})
         return
     if found.missing is None:
-        _ask(made, found, asked, _few(found, tuple(cases)))
+        ask(made, found, asked, _few(found, tuple(cases)))
     else:
         made.refused[name] = Counter({found.missing: 1})
 
 
-def _ask(made: Plan, found: Entrant, asked: Iterable[Check], cases: Iterable[str]) -> None:
+def ask(made: Plan, found: Entrant, asked: Iterable[Check], cases: Iterable[str]) -> None:
     """Adds what is not refused; a refusal is counted and, unless it is a decision, put to the test itself."""
     counted = made.refused.setdefault(found.name, Counter())
     doubted: dict[str, str] = {}

@@ -148,14 +148,15 @@ def same_function(entrant: Entrant, call: Call) -> float:
 def allowed(entrant: Entrant, case: Case, dtype: str, name: str, held_in: torch.dtype) -> float:
     """The worst-row error allowed for "out" or the gradient called `name`, which came in the dtype `held_in`.
 
-    A transform that rounds inside is held to the budget of the dtype it rounds to.
+    A transform that rounds inside is held to the budget of the dtype it rounds to, with the wider factor of
+    the two, since other transforms around it may round once more at each part's border.
     """
     if not entrant.inside:
         return judge.SAME_FUNCTION.get(held_in, judge.CEILING)
-    return precision(entrant, case, dtype, entrant.inside, name)
+    return precision(entrant, case, dtype, entrant.inside, name, judge.BACKWARD_FACTOR)
 
 
-def precision(entrant: Entrant, case: Case, dtype: str, inside: str, name: str) -> float:
+def precision(entrant: Entrant, case: Case, dtype: str, inside: str, name: str, factor: float = 0.0) -> float:
     """The budget derived from the definition's own error when it is run in the dtype `inside`.
 
     Where that error is so large that a record of the answer would be marked imprecise, it must still be no
@@ -163,8 +164,8 @@ def precision(entrant: Entrant, case: Case, dtype: str, inside: str, name: str) 
     """
     rough, right = yardstick(entrant, case, dtype, inside), expected(entrant, case, dtype)
     own = judge.errors(named(rough, name), named(right, name))
-    budget = judge.budget(own, DTYPES[inside], backward=name != "out")
-    factor = judge.FORWARD_FACTOR if name == "out" else judge.BACKWARD_FACTOR
+    budget = judge.budget(own, DTYPES[inside], keys=case.workload.kv_len, backward=name != "out")
+    factor = factor or (judge.FORWARD_FACTOR if name == "out" else judge.BACKWARD_FACTOR)
     return max(budget, factor * own.worst_row + judge.unit_roundoff(DTYPES[inside]))
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 
-from attention_impls import catalogue
+from attention_impls import catalogue, names
 from attention_impls.tests import conformance_plan as planning
+from attention_impls.tests import conformance_steps as steps
 from attention_impls.tests.conformance_cases import CASES
+from attention_impls.tests.conformance_checks import CHECKS, REFUSALS
 from attention_impls.tests.conformance_plan import Asked, Plan
+from attention_impls.tests.conformance_steps import Entrant
 
 NOT_CHECKED = Path(__file__).with_name("not_checked_on_cpu.txt")
 _plan = cache(planning.plan)
@@ -41,15 +45,50 @@ def test_conformance(asked: Asked) -> None:
 
 def test_an_entrant_whose_checks_were_all_skipped_fails() -> None:
     made = _plan()
-    asked = {a.entrant.name for a in made.asked if a.check not in planning.REFUSALS.values()}
+    asked = {a.entrant.name for a in made.asked if a.check not in REFUSALS.values()}
     excused = {name for name, _ in _listed() if not _can_be_checked_here(name)}
     silent = {name: made.refused[name] for name in planning.bare_names() if name not in asked | excused}
     assert not silent, f"nothing was asked of {silent}; widen Support, or add a case that it takes"
 
 
+def _options() -> list[tuple[str, str]]:
+    return [(name, option) for name, entry in catalogue.entries().items() for option in entry.defaults]
+
+
+def _with_option(variant: str, option: str, value: object) -> Entrant:
+    """The variant's first implementation, small in every option but the given one."""
+    entry = catalogue.entries()[variant]
+    small = dict(catalogue.find(planning.small(catalogue.implementations(variant)[0])).name.variant_options)
+    chosen = {name: str(small.get(name, default)) for name, default in entry.defaults.items()} | {option: str(value)}
+    name = replace(names.parse(catalogue.implementations(variant)[0]), variant_options=tuple(chosen.items()))
+    return planning.entrant(str(name))
+
+
+@pytest.mark.parametrize(("variant", "option"), _options())
+def test_every_option_of_a_variant_is_felt(variant: str, option: str) -> None:
+    default = catalogue.entries()[variant].defaults[option]
+    values = [planning.SMALL, 4, 2, 1, 0] if isinstance(default, int) else [default, default / 2]
+    outs = []
+    for value in values:
+        try:
+            who = _with_option(variant, option, value)
+        except ValueError:
+            continue
+        calls = [steps.draw(who, CASES[case]) for case in ("round", "square_causal")]
+        outs += [[steps.exact(who, call).out for call in calls if steps.refusal(who, call) is None]]
+    felt = any(not torch.equal(*pair) for other in outs[1:] for pair in zip(outs[0], other, strict=False))
+    assert felt, f"{variant}: option {option} changes nothing at {values}; drop it, or make it act"
+
+
+@pytest.mark.parametrize(("variant", "option"), _options())
+def test_an_option_without_sense_is_refused_by_a_sentence(variant: str, option: str) -> None:
+    with pytest.raises(ValueError, match=r"\w+ \w+"):
+        _with_option(variant, option, -3)
+
+
 def test_every_check_was_asked_of_somebody() -> None:
     asked = {a.check.name for a in _plan().asked}
-    assert {check.name for check in planning.CHECKS} <= asked
+    assert {check.name for check in CHECKS} <= asked
 
 
 def test_refusals_are_counted_for_every_entrant_with_a_sentence() -> None:

@@ -108,10 +108,12 @@ def _calls(code: str) -> Counter[str]:
 
 @contextmanager
 def _torch_quietly() -> Iterator[None]:
-    """Two warnings of torch about its own code: a deprecated decorator in the files of its compiler, which are
-    imported by the first compilation, and its tracer's look at .grad of tensors after a graph break."""
+    """Three warnings of torch about its own code: a deprecated decorator in the files of its compiler, which are
+    imported by the first compilation, its tracer's instance of autograd.Function, and its tracer's look at .grad
+    of tensors after a graph break."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r".torch\.jit\.script", DeprecationWarning)
+        warnings.filterwarnings("ignore", r".*autograd\.function\.Function'> should not be inst", DeprecationWarning)
         warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor that is not a leaf", UserWarning)
         yield
 

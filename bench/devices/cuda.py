@@ -23,7 +23,7 @@ class Cuda(Device):
     """The current CUDA device. `api` is torch.cuda, or a stand-in that records the order of calls."""
 
     name = "cuda"
-    clocks = ("events", "graph", "wall")
+    clocks: tuple[str, ...] = ("events", "graph", "wall")
     caches = "cold"
 
     def __init__(self, api: Any = torch.cuda) -> None:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from attention_impls.judge import Errors
-from bench.metric import Metric, missing
+from bench.metric import Metric
 from bench.record import Reading
 from bench.right import Judged
 
 
-def _of(name: str, part: Callable[[Errors], float]) -> Callable[[Judged], Reading]:
-    def read(judged: Judged) -> Reading:
+def _of(name: str, part: Callable[[Errors], float]) -> Callable[[Judged], Reading | None]:
+    def read(judged: Judged) -> Reading | None:
         found = judged.errors.get(name)
-        if found is None:
-            return missing("1", f"no {name} in this direction, or none to be had")
-        return Reading("1", (part(found),))
+        return None if found is None else Reading("1", (part(found),))
 
     return read
 
@@ -35,11 +33,9 @@ def _worst_parameter(judged: Judged) -> str | None:
     return max(own, key=lambda name: judged.errors[name].worst_row / judged.budgets[name], default=None)
 
 
-def _gradients(judged: Judged) -> Reading:
+def _gradients(judged: Judged) -> Reading | None:
     worst = _worst_parameter(judged)
-    if worst is None:
-        return missing("1", "no learned parameters, or no backward")
-    return Reading("1", (judged.errors[worst].worst_row,))
+    return None if worst is None else Reading("1", (judged.errors[worst].worst_row,))
 
 
 def _gradients_budget(judged: Judged) -> float | None:
@@ -47,10 +43,9 @@ def _gradients_budget(judged: Judged) -> float | None:
     return None if worst is None else judged.budgets[worst]
 
 
-def _distance(judged: Judged) -> Reading:
-    if judged.distance is None:
-        return missing("1", "it approximates nothing: it is held to its own definition")
-    return Reading("1", (judged.distance,))
+def _distance(judged: Judged) -> Reading | None:
+    """None where it approximates nothing and rounds nothing on purpose: it is held to its own definition."""
+    return None if judged.distance is None else Reading("1", (judged.distance,))
 
 
 METRICS = (

@@ -9,10 +9,10 @@ from bench.metric import Metric, Taken, missing
 from bench.record import Reading
 
 
-def _of(part: Callable[[Held], int | None], backward: bool) -> Callable[[Taken], Reading]:
-    def read(taken: Taken) -> Reading:
+def _of(part: Callable[[Held], int | None], backward: bool) -> Callable[[Taken], Reading | None]:
+    def read(taken: Taken) -> Reading | None:
         if backward and not taken.differentiates:
-            return missing("B", "a forward alone keeps nothing for a backward")
+            return None  # a forward alone keeps nothing for a backward
         value = part(taken.held)
         return missing("B", taken.held.why_missing) if value is None else Reading("B", (value,))
 

@@ -64,7 +64,7 @@ def used() -> dict[str, object]:
 def conform(name: str) -> int:
     """Asks everything of an entrant on some cases, raises AssertionError where it falls short; how much was asked."""
     made = planning.Plan()
-    planning._ask(made, planning.entrant(name), planning.CHECKS, CHECKED)
+    planning.ask(made, planning.entrant(name), planning.CHECKS, CHECKED)
     for asked in made.asked:
         asked.check.function(asked.entrant, CASES[asked.case])
     return len(made.asked)

@@ -15,6 +15,7 @@ from bench.store import read_run
 from bench.tests import contributed, house
 from bench.tests.house import ROOT
 
+pytestmark = pytest.mark.slow  # it measures a group: tens of seconds
 EXAMPLE = re.compile(r"^`([\w./]+)`:\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 EXAMPLES = dict(EXAMPLE.findall(PAGE))
@@ -26,7 +27,8 @@ def _process(tree, *words):
     done = subprocess.run(
         [sys.executable, *words], cwd=tree, env=around, capture_output=True, text=True, check=False, timeout=240
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    if done.returncode:
+        pytest.fail(done.stderr[-1500:], pytrace=False)
     return json.loads(done.stdout)
 
 
@@ -110,8 +112,7 @@ def test_the_metric_is_recorded_and_is_what_its_text_says(records):
 
 
 def test_the_suite_plans_within_its_budget(used):
-    cells = [cell for group in used["plan"]["groups"] for cell in group["cells"]]
-    assert len(cells) == 2 * 2 * 3
+    assert len(used["plan"]["cells"]) == 2 * 2 * 3 and used["plan"]["refused"] == []
     assert used["plan"]["seconds"] <= 120
 
 

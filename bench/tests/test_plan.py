@@ -4,8 +4,9 @@ import pytest
 
 from attention_impls import catalogue
 from bench import budget
+from bench.child import require_platform
 from bench.devices import absent
-from bench.errors import UserError
+from bench.errors import CannotDo, UserError
 from bench.plan import build, without
 from bench.protocol import Protocol
 from bench.spec import Spec, Sweep, axes_of, load, suite_names
@@ -136,3 +137,20 @@ def test_a_budget_first_shortens_groups_then_drops_the_dearest_and_says_so():
     assert "does not fit" in fewer.left_out[0]["why"]
     with pytest.raises(UserError, match="the cheapest takes"):
         budget.fit(plan, long, 1.0)
+
+
+def test_without_a_compiler_compiled_is_absent_with_the_command_that_helps(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    plan = build(spec("softmax.naive+compiled", "softmax.flex", "softmax.naive", q_len=16))
+    absentees = {p.cell.subject: p.note for p in plan.cells if p.outcome == "absent"}
+    assert set(absentees) == {"softmax.naive+compiled", "softmax.flex"}
+    assert all("apt-get install g++" in note for note in absentees.values())
+
+
+def test_on_windows_measuring_is_refused_with_a_sentence():
+    with pytest.raises(CannotDo, match="macOS and read the run here") as refused:
+        require_platform("win32")
+    assert refused.value.exit_code == 3
+    require_platform("linux")
+    require_platform("darwin")

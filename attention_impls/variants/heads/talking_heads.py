@@ -9,6 +9,7 @@ key hidden from one head would reach it through another.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -22,7 +23,7 @@ from attention_impls.through import softmax_kernel, through
 
 def _near_identity(generator: torch.Generator, shape: tuple[int, ...]) -> Tensor:
     """The identity and a tenth of a normal matrix over √H: mixing to be seen, logits of the usual size."""
-    return torch.eye(shape[0]) + 0.1 * torch.randn(shape, generator=generator) * shape[0] ** -0.5
+    return torch.eye(shape[0]) + 0.1 * torch.randn(shape, generator=generator) / math.sqrt(shape[0])
 
 
 def _mixed(x: Tensor, by: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ Each projected key mixes all positions, so there is no causal form and no true m
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -22,7 +23,7 @@ from attention_impls.through import softmax_kernel, through
 
 def _averaging(generator: torch.Generator, shape: tuple[int, ...]) -> Tensor:
     """Normal over √J, so that a projected key is as long as a key."""
-    return torch.randn(shape, generator=generator) * shape[1] ** -0.5
+    return torch.randn(shape, generator=generator) / math.sqrt(shape[1])
 
 
 def _weights(call: Call, rows: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ Sources: Bahdanau, Cho and Bengio 2014, arXiv 1409.0473; concat form: Luong et a
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -72,10 +73,15 @@ def _queries(call: Call) -> Tensor:
     return call.q @ call.parameters["w_q"] + call.parameters["b"][:, None]
 
 
-def _scores(queries: Tensor, keys: Tensor, score: Tensor, scale: float) -> Tensor:
+def _score(call: Call) -> Tensor:
+    """The vector that weighs hidden units [H, A], times the scale."""
+    return call.parameters["score"] * call.scale
+
+
+def _logits_of(queries: Tensor, keys: Tensor, score: Tensor, visible: Tensor | None) -> Tensor:
     """[B, H, R, A] and [B, H, J, A] -> [B, H, R, J], through one [B, H, R, J, A]."""
     hidden = (queries[:, :, :, None] + keys[:, :, None]).tanh_()
-    return (hidden @ (score * scale)[:, None, :, None]).squeeze(-1)
+    return hide((hidden @ score[:, None, :, None]).squeeze(-1), visible)
 
 
 def _broadcast(call: Call, lse: bool) -> Run:
@@ -85,14 +91,25 @@ def _broadcast(call: Call, lse: bool) -> Run:
 
     def run(call: Call) -> Output:
         keys, values = _keys(call)
-        logits = hide(_scores(_queries(call), keys, call.parameters["score"], call.scale), visible)
+        logits = _logits_of(_queries(call), keys, _score(call), visible)
         return Output(softmax(logits) @ values, lse_rows(logits) if lse else None)
 
     return run
 
 
+@dataclass(frozen=True, eq=False)
+class _Chunk:
+    """Query rows lo..hi, how many keys any of them may see, their boolean form and softmax."""
+
+    lo: int
+    hi: int
+    keys: int
+    visible: Tensor | None
+    softmax: Callable[[Tensor], Tensor]
+
+
 def chunked(variant: Variant, block: int = 64) -> Implementation:
-    """Chunks of `block` queries against the keys they can see, each computed again in the backward."""
+    """Chunks of `block` queries against the keys they may see, each computed again in the backward."""
     checked("block", block)
 
     def configure(block: int = 64) -> Implementation:
@@ -101,50 +118,31 @@ def chunked(variant: Variant, block: int = 64) -> Implementation:
     def prepare(call: Call, lse: bool) -> Run:
         mask = call.mask.simplified().to(call.q.device)
         plan = [_chunk(mask, lo, hi) for lo, hi in spans(mask.q_len, block)]
-
-        def run(call: Call) -> Output:
-            queries, (keys, values) = _queries(call), _keys(call)
-            score = call.parameters["score"]
-            parts = [
-                checkpoint(  # nothing random inside: no random state need be kept
-                    _attend,
-                    queries[:, :, lo:hi],
-                    keys[:, :, : part.kv_len],
-                    values[:, :, : part.kv_len],
-                    score,
-                    call.scale,
-                    visible,
-                    softmax_for(part),
-                    lse,
-                    use_reentrant=False,
-                    preserve_rng_state=False,
-                )
-                for lo, hi, part, visible in plan
-            ]
-            out = torch.cat([part.out for part in parts], 2)
-            return Output(out, torch.cat([part.lse for part in parts], 2) if lse else None)
-
-        return run
+        return lambda call: _in_chunks(call, plan, lse)
 
     return Implementation("chunked", variant, prepare, Support(lse="differentiable"), configure=configure)
 
 
-def _chunk(mask: Mask, lo: int, hi: int) -> tuple[int, int, Mask, Tensor | None]:
-    """Query rows lo..hi, their mask trimmed to the keys that any of them may see, and its boolean form."""
+def _chunk(mask: Mask, lo: int, hi: int) -> _Chunk:
     rows = mask.rows(lo, hi)
     part = rows.keys(0, rows.last_visible()).simplified()
-    return lo, hi, part, part.visible()
+    return _Chunk(lo, hi, part.kv_len, part.visible(), softmax_for(part))
 
 
-def _attend(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    score: Tensor,
-    scale: float,
-    visible: Tensor | None,
-    softmax: Callable[[Tensor], Tensor],
-    lse: bool,
-) -> Output:
-    logits = hide(_scores(queries, keys, score, scale), visible)
-    return Output(softmax(logits) @ values, lse_rows(logits) if lse else None)
+def _in_chunks(call: Call, plan: list[_Chunk], lse: bool) -> Output:
+    wide = call.map(lambda t: t.to(torch.promote_types(t.dtype, torch.float32)))
+    queries, (keys, values), score = _queries(wide), _keys(wide), _score(wide)
+    parts: list[Output] = [
+        checkpoint(  # nothing random inside: no random state need be kept
+            _attend, queries, keys, values, score, chunk, lse, use_reentrant=False, preserve_rng_state=False
+        )
+        for chunk in plan
+    ]
+    out = torch.cat([part.out for part in parts], 2).to(call.q.dtype)
+    return Output(out, torch.cat([part.lse for part in parts if part.lse is not None], 2) if lse else None)
+
+
+def _attend(queries: Tensor, keys: Tensor, values: Tensor, score: Tensor, chunk: _Chunk, lse: bool) -> Output:
+    seen = slice(0, chunk.keys)
+    logits = _logits_of(queries[:, :, chunk.lo : chunk.hi], keys[:, :, seen], score, chunk.visible)
+    return Output(chunk.softmax(logits) @ values[:, :, seen], lse_rows(logits) if lse else None)

@@ -58,12 +58,13 @@ def _grid(width: int, call: Call, lse: bool) -> Run:
     seen = [_seen(call.mask.to(call.q.device), line) for line in (places, places.mT)]
 
     def gridded(x: Tensor) -> Tensor:
-        return pad(repeat_heads(x, heads), (0, 0, 0, height * width - tokens)).unflatten(2, (height, width))
+        whole = pad(repeat_heads(x, heads), (0, 0, 0, height * width - tokens))
+        return whole.view(*whole.shape[:2], height, width, -1)
 
     def run(call: Call) -> Output:
         q, k, v = gridded(call.q), gridded(call.k), gridded(call.v)  # [B, H, rows, columns, D]
         along_rows = _along(q, k, v, seen[0], call.scale)
-        along_columns = _along(*(x.transpose(2, 3) for x in (q, k, v)), seen[1], call.scale)
+        along_columns = _along(q.transpose(2, 3), k.transpose(2, 3), v.transpose(2, 3), seen[1], call.scale)
         return Output((along_rows + along_columns.transpose(2, 3)).flatten(2, 3)[:, :, :tokens])
 
     return run
