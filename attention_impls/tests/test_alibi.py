@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from attention_impls.call import merge_by_lse
 from attention_impls.tests.variant_steps import (
     changes_nothing_before,
     definition,
@@ -56,6 +57,14 @@ def test_slopes_of_zero_give_softmax(name: str) -> None:
 def test_the_last_row_of_a_whole_is_the_one_query_at_its_end(name: str) -> None:
     whole = drawn(ALIBI, q_len=9, kv_len=9)
     torch.testing.assert_close(run(name, whole.rows(8, 9)), run(name, whole)[:, :, 8:])
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_two_halves_of_the_keys_join_to_the_whole(name: str) -> None:
+    whole, made = drawn(ALIBI, mask="full"), implementation(name)
+    parts = [made.prepare(part, True)(part) for part in (whole.keys(0, 3), whole.keys(3, 7))]
+    joined, _ = merge_by_lse([p.out for p in parts], [p.lse for p in parts])
+    torch.testing.assert_close(joined, run(name, whole))
 
 
 @pytest.mark.parametrize("name", FORMS)

@@ -82,7 +82,7 @@ def test_rotation_depends_on_distance_alone() -> None:
 
 
 def test_later_tokens_change_nothing_before() -> None:
-    made, x = layer_subject.prepare(catalogue.find("softmax.naive+in:mla:form-absorbed"), WORKLOAD), None
+    made = layer_subject.prepare(catalogue.find("softmax.naive+in:mla:form-absorbed"), WORKLOAD)
     x = layer_subject.draw(WORKLOAD)
     other = x.clone()
     other[:, 5] += 1.0

@@ -89,11 +89,12 @@ def test_keys_are_not_read(form: str) -> None:
 def test_equal_hashes_keep_the_order_of_positions_and_padding_comes_last() -> None:
     variant = catalogue.find(f"{SMALL}.dense").variant
     call = drawn(variant, mask="padded:0.5", batch=1, heads=1, kv_heads=1, q_len=6, kv_len=6)
-    same = replace(call, q=torch.ones_like(call.q))
-    assert sorted_order(same)[0, 0, 0].tolist() == [0, 1, 2, 3, 4, 5]
-    first_last = same.q.clone()
-    first_last[..., 3:, :] = -1.0  # the opposite bucket, or the same one when it is the first: padding stays last
-    assert sorted_order(replace(same, q=first_last))[0, 0, 0].tolist()[3:] == [3, 4, 5]
+    same = torch.ones_like(call.q)
+    assert sorted_order(replace(call, q=same))[0, 0, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    for sign in (1.0, -1.0):  # padding in the bucket after, then in the bucket before
+        apart = sign * same
+        apart[..., 3:, :] *= -1.0
+        assert sorted_order(replace(call, q=apart))[0, 0, 0].tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_chunks_by_hand() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from attention_impls import catalogue
 from attention_impls.contract import Workload
 from attention_impls.inputs import build_mask
 from bench.metric import Metric, Taken
@@ -17,10 +19,12 @@ def _dispatched(taken: Taken) -> Reading:
 
 
 def _model_flops(cell: Mapping[str, Scalar], readings: Mapping[str, Reading]) -> Reading:
-    """2 · visible pairs · (D + E) for the forward, 2.5 times that more for a backward."""
+    """2 · visible pairs · (D + E) for the forward, 2.5 times that more for a backward; a pattern hides pairs as a mask does."""
     names = Workload.__dataclass_fields__
     workload = Workload(**{name: cell[name] for name in names})  # type: ignore[arg-type]
-    pairs = build_mask(workload).pairs(workload.batch, workload.heads)
+    pattern = catalogue.find(str(cell["subject"])).variant.pattern
+    mask = replace(build_mask(workload), pattern=pattern)
+    pairs = mask.pairs(workload.batch, workload.heads)
     forward = 2 * pairs * (workload.head_dim + workload.value_dim)
     share = 1.0 if cell["direction"] == "fwd" else 1.0 + BACKWARD_SHARE
     return Reading("flop", (int(forward * share),))

@@ -1,13 +1,13 @@
 """The catalogue's page: as committed, escaped so that a reader of Markdown sees what was meant, and true."""
 
 import pytest
-from markdown_it import MarkdownIt
 
 from attention_impls import catalogue
 from attention_impls.contract import Implementation, Output, Support
 from attention_impls.variants.scores.softmax import SOFTMAX
 from bench import catalogue_page, cli, inventory, markdown
 from bench.tests.house import ROOT
+from bench.tests.tables import tables
 
 
 @pytest.fixture
@@ -21,22 +21,6 @@ def own_entries(monkeypatch):
     catalogue.entries.cache_clear()
 
 
-def cells(text):
-    """Every table of a Markdown text as rows of the texts that a reader sees."""
-    tables, row = [], None
-    for token in MarkdownIt("commonmark").enable("table").parse(text):
-        if token.type == "table_open":
-            tables.append([])
-        elif token.type == "tr_open":
-            row = []
-        elif token.type == "tr_close":
-            tables[-1].append(row)
-            row = None
-        elif token.type == "inline" and row is not None:
-            row.append("".join(child.content for child in token.children))
-    return tables
-
-
 def test_the_committed_page_is_what_the_code_generates(own_entries, capsys):
     assert cli.run(["list", "variants", "--markdown"]) == 0
     committed = (ROOT / "docs" / "catalogue.md").read_text("utf-8")
@@ -44,21 +28,21 @@ def test_the_committed_page_is_what_the_code_generates(own_entries, capsys):
 
 
 def test_every_row_of_the_page_has_a_cell_for_each_column_and_every_entrant_a_row(own_entries):
-    tables = cells(catalogue_page.page())
-    assert all(len(row) == len(table[0]) for table in tables for row in table)
-    first = [row[0] for table in tables for row in table[1:]]
+    found = tables(catalogue_page.page())
+    assert all(len(row) == len(table[0]) for table in found for row in table)
+    first = [row[0] for table in found for row in table[1:]]
     assert set(first) >= {*catalogue.entries(), *catalogue.implementations()}
     assert len(first) == len(set(first))
 
 
 @pytest.mark.parametrize("text", ["|i - j| < w", "a*b*c, x_1 _y_", "[x](y) `z` \\|", "<b>", "P`Q"])
 def test_a_cell_reads_as_it_was_written(text):
-    shown = cells(markdown.table(["a", "b"], [[markdown.escape(text), markdown.code(text.replace("\\", ""))]]))
+    shown = tables(markdown.table(["a", "b"], [[markdown.escape(text), markdown.code(text.replace("\\", ""))]]))
     assert shown[0][1] == [text, text.replace("\\", "")]
 
 
 def test_a_line_break_does_not_end_a_row():
-    assert cells(markdown.table(["a"], [[markdown.escape("two\nlines")]]))[0][1] == ["two lines"]
+    assert tables(markdown.table(["a"], [[markdown.escape("two\nlines")]]))[0][1] == ["two lines"]
 
 
 def test_what_a_mechanism_is_defined_for_is_what_its_paper_says():
@@ -92,7 +76,7 @@ def test_devices_that_differ_are_told_apart():
 
 def test_other_nouns_are_listed_as_tables(capsys):
     assert cli.run(["list", "metrics", "--markdown"]) == 0
-    table = cells(capsys.readouterr().out)[0]
+    table = tables(capsys.readouterr().out)[0]
     assert [dict(zip(table[0], row, strict=True)) for row in table[1:]] == inventory.metrics()
 
 

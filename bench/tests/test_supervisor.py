@@ -82,12 +82,11 @@ def test_hanging_kernels_time_out_from_outside():
 
 
 def test_output_on_standard_streams_and_grandchildren_disturb_nothing():
-    before = {p.pid for p in psutil.process_iter() if p.name() == "sleep"}
     found = measured("forges", "floods", "leaves_grandchild")
     assert {r.outcome for r in found.values()} == {"ok"}
     assert all(r.note == "" for r in found.values())
-    left = [p for p in psutil.process_iter() if p.name() == "sleep" and p.pid not in before]
-    assert not [p for p in left if p.status() != psutil.STATUS_ZOMBIE]
+    left = [p for p in psutil.process_iter(["cmdline", "status"]) if p.info["cmdline"] == ["sleep", "10000"]]
+    assert not [p for p in left if p.info["status"] != psutil.STATUS_ZOMBIE]
 
 
 def test_eating_all_memory_is_out_of_memory_and_the_rest_stands():

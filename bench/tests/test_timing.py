@@ -17,7 +17,7 @@ class MadeUp:
         self.log = []
 
     def clock(self):
-        self.now += 1e-9
+        self.now += 1e-6
         return self.now
 
     def synchronise(self):

@@ -10,6 +10,7 @@ Sources: Bahdanau, Cho and Bengio 2014, arXiv 1409.0473; concat form: Luong et a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -35,7 +36,7 @@ def _logits(call: Call, rows: Tensor) -> Tensor:
 
 def _draw(generator: torch.Generator, shape: tuple[int, ...]) -> Tensor:
     """Normal, divided by the square root of the axis that is summed over."""
-    return torch.randn(shape, generator=generator) / shape[-2 if len(shape) == 3 else -1] ** 0.5
+    return torch.randn(shape, generator=generator) / math.sqrt(shape[-2 if len(shape) == 3 else -1])
 
 
 def _unscaled(head_dim: int) -> float:

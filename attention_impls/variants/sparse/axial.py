@@ -59,7 +59,7 @@ def _grid(width: int, call: Call, lse: bool) -> Run:
 
     def gridded(x: Tensor) -> Tensor:
         whole = pad(repeat_heads(x, heads), (0, 0, 0, height * width - tokens))
-        return whole.view(*whole.shape[:2], height, width, -1)
+        return whole.view(*whole.shape[:2], height, width, x.shape[-1])
 
     def run(call: Call) -> Output:
         q, k, v = gridded(call.q), gridded(call.k), gridded(call.v)  # [B, H, rows, columns, D]

@@ -137,7 +137,7 @@ def _round(
 def _taken(x: Tensor, at: Tensor) -> Tensor:
     """x [B, H, I, D] at token indices [B, H, chunks, C] -> [B, H, chunks, C, D]."""
     flat = at.flatten(2).unsqueeze(-1)
-    return x.gather(2, flat.expand(*flat.shape[:3], x.shape[-1])).view(*at.shape, -1)
+    return x.gather(2, flat.expand(*flat.shape[:3], x.shape[-1])).view(*at.shape, x.shape[-1])
 
 
 def _allowed(mask: Mask, r: Tensor, c: Tensor) -> Tensor:
