@@ -19,7 +19,7 @@ def _dispatched(taken: Taken) -> Reading:
 
 
 def _model_flops(cell: Mapping[str, Scalar], readings: Mapping[str, Reading]) -> Reading:
-    """2 · visible pairs · (D + E) for the forward, 2.5 times that more for a backward; a pattern hides pairs as a mask does."""
+    """2 · visible pairs · (D + E) for the forward, 2.5 times more for a backward; a pattern hides as a mask does."""
     names = Workload.__dataclass_fields__
     workload = Workload(**{name: cell[name] for name in names})  # type: ignore[arg-type]
     pattern = catalogue.find(str(cell["subject"])).variant.pattern
