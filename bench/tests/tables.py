@@ -20,5 +20,7 @@ def tables(text: str) -> list[Table]:
             found[-1].append(row)
             row = None
         elif token.type == "inline" and row is not None:
-            row.append("".join(child.content for child in token.children or ()))
+            row.append(
+                "".join(c.content for c in token.children or () if c.type in ("text", "text_special", "code_inline"))
+            )
     return found

@@ -69,6 +69,11 @@ def test_what_is_refused_is_what_support_leaves_out():
     assert catalogue_page.refused(_made(devices=frozenset({"cuda"})), "cpu") == ["everything"]
 
 
+def test_what_a_mechanism_is_not_defined_for_is_not_held_against_its_implementations():
+    assert catalogue_page.refused(catalogue.find("linformer.naive").bare, "cpu") == []
+    assert catalogue_page.refused(catalogue.find("reformer_lsh.sorted").bare, "cpu") == []
+
+
 def test_devices_that_differ_are_told_apart():
     made = _made(why_not=lambda call: "half only" if call.where == "cuda" and call.q.dtype.itemsize > 2 else None)
     assert catalogue_page._told(made) == "cuda: f64, f32"

@@ -58,7 +58,7 @@ def conform(names, checks, cases):
     """Asks conformance of entrants by name; returns how many checks were asked of each."""
     made = planning.Plan()
     for name in names:
-        planning._ask(made, planning.entrant(name), checks, cases)
+        planning.ask(made, planning.entrant(name), checks, cases)
     for asked in made.asked:
         asked.check.function(asked.entrant, CASES[asked.case])
     return [sum(asked.entrant.name == name for asked in made.asked) for name in names]
