@@ -12,6 +12,7 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -283,7 +284,15 @@ def _joined(name: str, offers: list[Entry]) -> Entry:
         return first
 
     def make(**options: Any) -> list[Implementation]:
-        return [*first.make(**options), *(i for other in others for i in other.make())]
+        """Other files implement the variant as it is by default: under other options they are not it."""
+        own = list(first.make(**options))
+        if any(options.get(option, default) != default for option, default in first.defaults.items()):
+            return own
+        made = [*own, *(i for other in others for i in other.make())]
+        twice = [i for i, count in Counter(i.name for i in made).items() if count > 1]
+        if twice:
+            raise ValueError(f"two implementations are called {name}.{twice[0]}; rename one")
+        return made
 
     return replace(first, make=make)
 

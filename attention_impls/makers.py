@@ -175,14 +175,7 @@ def _reconfigured(
 
 
 # What a user's kernel may be told, by the names people give the arguments.
-_KNOWN = {
-    "is_causal": lambda mask, visible: mask.causal,
-    "causal": lambda mask, visible: mask.causal,
-    "attn_mask": lambda mask, visible: visible,
-    "mask": lambda mask, visible: visible,
-    "scale": None,
-    "softmax_scale": None,
-}
+_KNOWN = ("is_causal", "causal", "attn_mask", "mask", "scale", "softmax_scale")
 
 
 def plain(fn: Callable[..., Tensor], name: str, variant: Variant | None = None, **facts: Any) -> Implementation:

@@ -86,6 +86,8 @@ def _tail(text: str, words: list[str]) -> tuple[tuple[Step, ...], tuple[Step, ..
     at = next((i for i, word in enumerate(words) if word.startswith("in:")), None)
     if at is None:
         return tuple(_step(text, word) for word in words), (), None
+    if any(word.startswith("in:") for word in words[at + 1 :]):
+        raise BadNameError(f"{text!r} names two layers; a layer goes around a kernel, not around another layer")
     inside = tuple(_step(text, word) for word in words[:at])
     outside = tuple(_step(text, word) for word in words[at + 1 :])
     return inside, outside, words[at].removeprefix("in:")

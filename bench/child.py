@@ -49,7 +49,11 @@ class Child:
             line = self._line(due)
             if line is None:
                 break
-            event = json.loads(line)
+            event = _event(line)
+            if event is None:
+                self.stop()
+                self.death = Death("crashed", "something else than the harness wrote to its event pipe")
+                return
             if event["e"] == "end":
                 self._finish()
                 return
@@ -135,6 +139,15 @@ class Child:
         said = self._said()
         self.errors.close()
         return said
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """The event that a line holds, None where it holds none: a kernel may find the pipe and write to it."""
+    try:
+        event = json.loads(line)
+    except ValueError:  # also bytes that are no UTF-8
+        return None
+    return event if isinstance(event, dict) and {"e", "cell"} <= event.keys() else None
 
 
 def require_platform(platform: str = sys.platform) -> None:

@@ -14,8 +14,8 @@ _PROTOCOL = "it is part of the protocol, by which runs are compared"
 
 # Options that would change nothing, or something else than they say, because recorded rounds are replayed.
 REFUSED = {
-    "--benchmark-cprofile": "would profile the replay of recorded times; profile the measuring processes with: "
-    "py-spy record --subprocesses -- attnbench run --cell ID",
+    "--benchmark-cprofile": "would profile the replay of recorded times; draw a flame graph of a cell with: "
+    "attnbench profile ID",
     "--benchmark-timer": "cannot change the clock: it is the device's",
     "--benchmark-warmup": f"cannot change the warm-up: {_PROTOCOL}",
     "--benchmark-warmup-iterations": f"cannot change the warm-up: {_PROTOCOL}",

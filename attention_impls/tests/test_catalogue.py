@@ -216,3 +216,29 @@ def test_a_users_file_that_is_not_there_or_offers_nothing_is_an_error(tmp_path: 
     path.write_text("x = 1\n", "utf-8")
     with pytest.raises(MissingNounError, match=r"mine\.py: expected IMPLEMENTATIONS"):
         load_plugin(path)
+
+
+def test_another_files_implementation_never_stands_under_options_it_does_not_know(
+    tmp_path: Path, plugins: None
+) -> None:
+    path = tmp_path / "more.py"
+    path.write_text(
+        "from dataclasses import replace\n"
+        "from attention_impls.catalogue import find\n"
+        "IMPLEMENTATIONS = [replace(find('sliding_window.naive').bare, name='mine')]\n",
+        encoding="utf-8",
+    )
+    load_plugin(path)
+    assert str(find("sliding_window.mine").name) == "sliding_window.mine"
+    with pytest.raises(UnknownNameError, match="mine"):
+        find("sliding_window:window-8.mine")
+
+
+def test_two_implementations_of_one_name_are_an_error(tmp_path: Path, plugins: None) -> None:
+    path = tmp_path / "again.py"
+    path.write_text(
+        "from attention_impls.catalogue import find\nIMPLEMENTATIONS = [find('softmax.naive').bare]\n", encoding="utf-8"
+    )
+    load_plugin(path)
+    with pytest.raises(ValueError, match=r"two implementations are called softmax\.naive"):
+        find("softmax.naive")

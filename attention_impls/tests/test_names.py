@@ -118,3 +118,8 @@ def test_the_order_of_transforms_is_kept() -> None:
 def test_a_near_miss_says_which_part_does_not_fit(text: str, part: str) -> None:
     with pytest.raises(BadNameError, match=part.replace("(", r"\(")):
         parse(text)
+
+
+def test_a_layer_around_a_layer_is_no_name():
+    with pytest.raises(BadNameError, match="two layers"):
+        parse("softmax.naive+in:multi_head+in:single_head")

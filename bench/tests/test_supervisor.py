@@ -89,6 +89,13 @@ def test_output_on_standard_streams_and_grandchildren_disturb_nothing():
     assert not [p for p in left if p.info["status"] != psutil.STATUS_ZOMBIE]
 
 
+def test_writing_to_the_event_pipe_costs_the_writer_its_own_cell():
+    found = measured("writes_to_every_pipe", "naive")
+    assert found["writes_to_every_pipe"].outcome == "crashed"
+    assert "event pipe" in found["writes_to_every_pipe"].note
+    assert found["naive"].outcome == "ok"
+
+
 def test_eating_all_memory_is_out_of_memory_and_the_rest_stands():
     found = measured("eats_memory", "naive", protocol=replace(QUICK, memory_limit=2**30))
     assert (found["eats_memory"].outcome, found["naive"].outcome) == ("out_of_memory", "ok")

@@ -56,6 +56,15 @@ def forges(q, k, v, scale):
     return right(q, k, v, scale)
 
 
+def writes_to_every_pipe(q, k, v, scale):
+    for descriptor in range(3, 32):
+        try:
+            os.write(descriptor, b"no event\n")
+        except OSError:
+            continue
+    return right(q, k, v, scale)
+
+
 def floods(q, k, v, scale):
     os.write(1, b"x" * 200_000 + b"\n")
     os.write(2, b"y" * 200_000 + b"\n")
@@ -124,6 +133,7 @@ KERNELS = [
     sleeps,
     spins,
     forges,
+    writes_to_every_pipe,
     floods,
     leaves_grandchild,
     nan,
