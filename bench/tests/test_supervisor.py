@@ -153,3 +153,15 @@ def test_a_child_dies_with_its_supervisor():
         assert time.monotonic() < deadline, "the worker outlived its supervisor"
         time.sleep(0.1)
     parent.stdout.close()
+
+
+def test_the_measuring_side_needs_torch_numpy_and_the_standard_library_only(tmp_path, monkeypatch):
+    """As in a bare GPU image: whatever else the project installs must not be importable for its children."""
+    for name in ("pandas", "matplotlib", "scipy", "rich", "jinja2", "psutil", "click", "pytest", "pytest_benchmark"):
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} is not in a bare image')", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    found = measured("naive", "tiles", direction="fwdbwd", mask="causal")
+    assert {n: r.outcome for n, r in found.items()} == {"sdpa_flash": "ok", "naive": "ok", "tiles": "ok"}, [
+        r.note for r in found.values()
+    ]
+    assert all(r.readings["latency"].values and r.readings["peak_backward"].values for r in found.values())
