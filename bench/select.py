@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from bench.errors import UserError
 
@@ -34,19 +34,26 @@ def _tokens(expression: str) -> list[str]:
 
 
 def _either(tokens: list[str], expression: str) -> Chooser:
-    left = _both(tokens, expression)
-    while tokens and tokens[0] == "or":
-        tokens.pop(0)
-        left = _or(left, _both(tokens, expression))
-    return left
+    return _chain(tokens, expression, "or", _both, any)
 
 
 def _both(tokens: list[str], expression: str) -> Chooser:
-    left = _one(tokens, expression)
-    while tokens and tokens[0] == "and":
+    return _chain(tokens, expression, "and", _one, all)
+
+
+def _chain(
+    tokens: list[str],
+    expression: str,
+    word: str,
+    part: Callable[[list[str], str], Chooser],
+    whole: Callable[[Iterable[bool]], bool],
+) -> Chooser:
+    """Parts joined by a word."""
+    parts = [part(tokens, expression)]
+    while tokens and tokens[0] == word:
         tokens.pop(0)
-        left = _and(left, _one(tokens, expression))
-    return left
+        parts.append(part(tokens, expression))
+    return lambda text: whole(choose(text) for choose in parts)
 
 
 def _one(tokens: list[str], expression: str) -> Chooser:
@@ -63,11 +70,3 @@ def _one(tokens: list[str], expression: str) -> Chooser:
         return inner
     word = token.lower()
     return lambda text: word in text
-
-
-def _or(left: Chooser, right: Chooser) -> Chooser:
-    return lambda text: left(text) or right(text)
-
-
-def _and(left: Chooser, right: Chooser) -> Chooser:
-    return lambda text: left(text) and right(text)
