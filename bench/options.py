@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bench import completion
+
 if TYPE_CHECKING:
     from bench.plan import Plan
     from bench.protocol import Protocol
@@ -32,32 +34,14 @@ _AXIS_HELP = {
 _ALIASES = {"q_len": ("--seq-len", "-n"), "device": ("-d",)}
 
 
-def _complete_suites(_: Any, __: Any, incomplete: str) -> list[str]:
-    from bench.spec import suite_names
-
-    return [name for name in suite_names() if name.startswith(incomplete)]
-
-
-def _complete_subjects(_: Any, __: Any, incomplete: str) -> list[str]:
-    from attention_impls import catalogue
-
-    return [name for name in catalogue.implementations() if name.startswith(incomplete)]
-
-
-def _complete_models(_: Any, __: Any, incomplete: str) -> list[str]:
-    from bench.models import models
-
-    return [name for name in models() if name.startswith(incomplete)]
-
-
 def sweep_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds every option that chooses what to measure."""
     options = [
-        click.option("--suite", "-s", default="quick", show_default=True, shell_complete=_complete_suites,
+        click.option("--suite", "-s", default="quick", show_default=True, shell_complete=completion.suites,
                      help="A suite's name, or the path of a .toml file."),
-        click.option("--subject", "subjects", multiple=True, shell_complete=_complete_subjects,
+        click.option("--subject", "subjects", multiple=True, shell_complete=completion.subjects,
                      help="What to measure instead of the suite's subjects; repeatable; variant.* and * are allowed."),
-        click.option("--model", default=None, shell_complete=_complete_models,
+        click.option("--model", default=None, shell_complete=completion.models,
                      help="Sets the shape axes to those of a well-known model (attnbench list models)."),
         *(
             click.option(f"--{axis.replace('_', '-')}", *_ALIASES.get(axis, ()), axis, multiple=True,

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from bench.completion import runs
+
 _results = click.option(
     "--results",
     default=None,
@@ -21,7 +23,7 @@ def baseline() -> None:
 
 
 @baseline.command("set")
-@click.argument("run", default="latest")
+@click.argument("run", default="latest", shell_complete=runs)
 @_results
 @_json
 def set_(run: str, results: Path | None, as_json: bool) -> None:

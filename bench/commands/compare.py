@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bench.completion import runs
+
 if TYPE_CHECKING:
     from bench.compare import Comparison
     from bench.record import RunHeader
@@ -14,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @click.command("compare", short_help="Show what became better or worse between two stored runs.")
-@click.argument("before", metavar="A", default="baseline")
-@click.argument("after", metavar="B", default="latest")
+@click.argument("before", metavar="A", default="baseline", shell_complete=runs)
+@click.argument("after", metavar="B", default="latest", shell_complete=runs)
 @click.option(
     "--noise-floor", default=None, metavar="PERCENT", help="How far timed ratios must move, as in 2.5% or 120%."
 )

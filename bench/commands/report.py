@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 
+from bench.completion import runs
+
 
 @click.command("report", short_help="Write a stored run as a web page, pictures and tables.")
-@click.argument("run", default="latest")
+@click.argument("run", default="latest", shell_complete=runs)
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from bench.completion import runs
 from bench.options import sweep_options
 
 FINE = ("ok", "unsupported", "absent")
@@ -15,7 +16,13 @@ FINE = ("ok", "unsupported", "absent")
 @click.command("run", short_help="Measure a suite, or single cells, and store the run.")
 @sweep_options
 @click.option("--results", default=None, metavar="DIR", help="Where runs are kept [ATTNBENCH_RESULTS, else ./results].")
-@click.option("--resume", default=None, metavar="RUN", help="Go on with an interrupted run; its own options apply.")
+@click.option(
+    "--resume",
+    default=None,
+    metavar="RUN",
+    shell_complete=runs,
+    help="Go on with an interrupted run; its own options apply.",
+)
 @click.option("--metric", "extra", multiple=True, help="Also read an opt-in metric (attnbench list metrics).")
 @click.option("--timeout", type=float, default=None, metavar="SECONDS", help="Deadline of one step.")
 @click.option("--clock", default=None, help="On CUDA: events, graph or wall.")
