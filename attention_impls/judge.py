@@ -27,8 +27,9 @@ SAME_FUNCTION = {
 class Errors:
     """Distances between an answer and the right one.
 
-    relative: L2 over everything, relative. worst_row: the largest row error (root mean square over the
-    last axis) against the root mean square of the head's rows that are not zero. max_abs: largest absolute
+    relative: L2 over everything, relative. worst_row: the largest row error (root mean square over the last
+    axis) against the row's own size or the head's, whichever is larger: the root mean square of the row, or of
+    the head's rows that are not zero. max_abs: largest absolute
     difference. nonfinite: entries that are not finite where the right answer is, or the other way round.
     floors: `relative` as a multiple of the error made by merely rounding the right answer to the answer's dtype.
     """
@@ -106,5 +107,8 @@ def _worst_row(difference: Tensor, right: Tensor) -> float:
     over = (-1,) if right.dim() >= 3 else tuple(range(squares.dim()))
     filled = (squares > 0).sum(over, keepdim=True).clamp(min=1)  # rows that are zero say nothing of the head's size
     scale = (squares.sum(over, keepdim=True) / filled).sqrt()
+    # Rows of a gradient differ in size without bound (a key that all early queries share): a large one may be off
+    # by its own roundings, a small one by those of the sums it was part of.
+    scale = torch.maximum(squares.sqrt(), scale)
     nothing = scale == 0  # a head that is all zeros is judged absolutely
     return float((rows / torch.where(nothing, torch.ones_like(scale), scale)).max())

@@ -43,6 +43,16 @@ def test_each_head_is_measured_by_its_own_size() -> None:
     assert errors(wrong, right).worst_row == pytest.approx(0.5)
 
 
+def test_a_large_row_is_measured_by_its_own_size() -> None:
+    """A key that every early query shares has a gradient far above its head's; its roundings grow with it."""
+    right = torch.ones(1, 1, 10_000, 4, dtype=torch.float64)
+    right[:, :, 0] = 1000.0
+    assert errors(right.bfloat16(), right).worst_row <= unit_roundoff(torch.bfloat16)
+    wrong = right.clone()
+    wrong[:, :, 0] *= 1.01
+    assert errors(wrong, right).worst_row == pytest.approx(0.01)
+
+
 def test_rows_of_zeros_say_nothing_of_a_heads_size() -> None:
     right = rows([0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [2.0, 2.0])
     wrong = rows([0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [2.0, 3.0])

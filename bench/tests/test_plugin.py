@@ -223,7 +223,7 @@ def test_skipping_measures_nothing(door):
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
-        ("--benchmark-cprofile=ncalls", "--benchmark-cprofile would profile the replay*py-spy*"),
+        ("--benchmark-cprofile=ncalls", "--benchmark-cprofile would profile the replay*attnbench profile ID"),
         ("--attn-suite=quik", "no suite called 'quik'; did you mean 'quick'?"),
     ],
     ids=["cprofile", "unknown suite"],

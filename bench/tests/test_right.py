@@ -1,5 +1,6 @@
 """Judging: ok, imprecise and wrong, at the dtype asked for and at the widest."""
 
+import pytest
 import torch
 
 from attention_impls import catalogue
@@ -31,6 +32,14 @@ def test_the_definition_itself_is_ok_in_every_dtype_and_direction():
             found = judged(right, dtype, direction)
             assert found.outcome == "ok", (dtype, direction, found.note)
             assert set(found.errors) == ({"out"} if direction == "fwd" else {"out", "dq", "dk", "dv"})
+
+
+@pytest.mark.parametrize("name", ["softmax.naive", "softmax.sdpa_flash", "softmax.tiles"])
+def test_gradients_in_half_precision_are_ok_at_real_lengths(name):
+    """The early queries' few keys have gradients far above their head's, and rounded as coarsely."""
+    cell = parse_id(f"{name}/b1-h4-n1024-d64-bf16-causal/fwdbwd/cpu1")
+    found = judge_step(catalogue.find(name), cell, Protocol())
+    assert found.outcome == "ok", found.note
 
 
 def test_half_precision_inside_a_single_precision_kernel_is_not_this_function():
