@@ -62,13 +62,15 @@ def _precision(step: Step) -> Judged:
     working = working_dtype(step.subject, step.cell)
     seen, right = step.seen(0), step.expected(0)
     found = step.distances(seen, right)
-    yardstick = _rounded(step.expected(0, working), working)
+    yardstick = _rounded(step.expected(0, working), seen, working)
     own = step.distances(yardstick, right)
     continuous, keys = step.subject.variant.continuous, step.cell.workload.kv_len
     budgets = {
         name: _lse_budget(own[name], right, working)
         if name == "lse"
-        else judge.budget(own[name], working, keys=keys, backward=name != "out", continuous=continuous)
+        else judge.budget(
+            own[name], _coarser(_part(seen, name), working), keys=keys, backward=name != "out", continuous=continuous
+        )
         for name in found
     }
     if rounds_to_integers(step.subject):
@@ -77,9 +79,21 @@ def _precision(step: Step) -> Judged:
     return Judged(outcome, note, found, budgets, facts={"judged_rows": seen.out.shape[-2]})
 
 
-def _rounded(yardstick: Answer, dtype: torch.dtype) -> Answer:
+def _rounded(yardstick: Answer, seen: Answer, dtype: torch.dtype) -> Answer:
+    """The yardstick as coarse as `dtype`, or as what it is held against where that is coarser."""
     lse = None if yardstick.lse is None else yardstick.lse.to(dtype)
-    return Answer(yardstick.out.to(dtype), lse, {n: g.to(dtype) for n, g in yardstick.gradients.items()})
+    gradients = {name: g.to(_coarser(seen.gradients[name], dtype)) for name, g in yardstick.gradients.items()}
+    return Answer(yardstick.out.to(dtype), lse, gradients)
+
+
+def _coarser(tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """`dtype`, or the tensor's own: a parameter of a fixed dtype (decays are float32) has a gradient of that dtype."""
+    return max(dtype, tensor.dtype, key=lambda one: torch.finfo(one).eps)
+
+
+def _part(answer: Answer, name: str) -> Tensor:
+    """What a distance by that name is about: out, or a gradient."""
+    return answer.out if name == "out" else answer.gradients[name.removeprefix("d")]
 
 
 def _lse_budget(own: Errors, right: Answer, dtype: torch.dtype) -> float:
@@ -120,13 +134,15 @@ def _function(subject: Subject, cell: Cell, protocol: Protocol) -> str:
     """
     widest = next((d for d in ("f64", "f32") if _can(subject, cell, d)), cell.workload.dtype)
     wide = replace(cell, workload=replace(cell.workload, dtype=widest))
-    limit = judge.SAME_FUNCTION.get(working_dtype(subject, wide))
-    if limit is None or rounds_to_integers(subject):
+    working = working_dtype(subject, wide)
+    if working not in judge.SAME_FUNCTION or rounds_to_integers(subject):
         return ""
     step = make(subject, wide, 1, oracle_rows=protocol.oracle_rows)
-    for name, errors in step.distances(step.seen(0), step.expected(0)).items():
+    seen = step.seen(0)
+    for name, errors in step.distances(seen, step.expected(0)).items():
         distance = _size(name, errors, subject)
-        if not distance <= limit:
+        held = working if name == "lse" else _coarser(_part(seen, name), working)
+        if not distance <= judge.SAME_FUNCTION[held]:
             return f"not this function: {name} is off by {distance:.3g} in its worst row at {widest}"
     return ""
 

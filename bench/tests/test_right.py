@@ -42,6 +42,15 @@ def test_gradients_in_half_precision_are_ok_at_real_lengths(name):
     assert found.outcome == "ok", found.note
 
 
+@pytest.mark.parametrize("dtype", ["f64", "f32", "bf16"])
+def test_a_gradient_of_a_parameter_in_float32_is_held_to_float32(dtype):
+    """A decay stays float32 whatever the workload's dtype; so does its gradient, which a float64 step rounds."""
+    cell = parse_id(f"gated_delta.chunkwise/b1-h2-n64-d16-{dtype}-causal/fwdbwd/cpu1")
+    found = judge_step(catalogue.find("gated_delta.chunkwise"), cell, Protocol())
+    assert found.outcome == "ok", found.note
+    assert "ddecay" in found.errors
+
+
 def test_half_precision_inside_a_single_precision_kernel_is_not_this_function():
     found = judged(
         lambda q, k, v, attn_mask, scale: right(q.bfloat16(), k.bfloat16(), v.bfloat16(), attn_mask, scale).float()
