@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -19,6 +20,22 @@ from bench.errors import CannotDo
 
 LARGEST_LINE = 64 * 2**20  # an event longer than this is no event of ours
 KEPT_OUTPUT = 300  # characters of a dead child's standard error that its note quotes
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which Python a child runs in, and the folder it imports this house from ("": as that Python finds it)."""
+
+    python: str = sys.executable
+    root: str = ""
+
+    def environment(self) -> dict[str, str]:
+        """What the child must find in its environment for that."""
+        before = os.environ.get("PYTHONPATH", "")
+        return {"PYTHONPATH": os.pathsep.join(filter(None, (self.root, before)))} if self.root else {}
+
+
+HERE = Place()
 
 
 @dataclass(frozen=True)
@@ -57,10 +74,17 @@ class Child:
             if event["e"] == "end":
                 self._finish()
                 return
-            limit = deadline_s(event)
-            due = time.monotonic() + limit
             yield event
+            limit = deadline_s(event)
+            due = time.monotonic() + limit  # from here: what the listener did meanwhile is not the child's time
         self.death = self._explain(limit)
+
+    def say(self, command: Mapping[str, Any]) -> None:
+        """Sends a line to a live child; one that is gone is noticed when its events are read."""
+        if self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.write(json.dumps(command).encode() + b"\n")
+                self.process.stdin.flush()
 
     def stop(self) -> None:
         """Kills it and everything it started."""
@@ -136,6 +160,9 @@ class Child:
                 self.process.wait()
         self._kill_group()  # grandchildren in its group
         os.close(self.pipe)
+        if self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
         said = self._said()
         self.errors.close()
         return said
@@ -159,20 +186,30 @@ def require_platform(platform: str = sys.platform) -> None:
         )
 
 
-def start(job: Mapping[str, Any], environment: Mapping[str, str]) -> Child:
-    """Starts a worker on a job, in a session of its own, with results on a private pipe."""
+def start(
+    job: Mapping[str, Any],
+    environment: Mapping[str, str],
+    *,
+    place: Place = HERE,
+    module: str = "bench.worker",
+    live: bool = False,
+) -> Child:
+    """Starts a worker on a job, in a session of its own, with results on a private pipe.
+
+    A live one reads its job from the first line of its standard input and commands from those after it.
+    """
     reading, writing = os.pipe()
     errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
     kills = out_of_memory_kills()
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "bench.worker", str(writing)],
+            [place.python, *(["-P"] if place.root else []), "-m", module, str(writing)],
             stdin=subprocess.PIPE,
             stdout=errors,
             stderr=errors,
             pass_fds=(writing,),
             start_new_session=True,
-            env={**os.environ, **environment},
+            env={**os.environ, **place.environment(), **environment},
         )
     except OSError:
         os.close(reading)
@@ -180,12 +217,10 @@ def start(job: Mapping[str, Any], environment: Mapping[str, str]) -> Child:
     finally:
         os.close(writing)
     child = Child(process, reading, errors, kills)
-    if process.stdin is not None:
-        try:
-            process.stdin.write(json.dumps({**job, "parent": os.getpid()}).encode())
+    child.say({**job, "parent": os.getpid()})
+    if process.stdin is not None and not live:
+        with contextlib.suppress(BrokenPipeError):  # it died before it read its job: its death is told by `events`
             process.stdin.close()
-        except BrokenPipeError:  # it died before it read its job: its death is told by `events`
-            pass
     return child
 
 

@@ -24,4 +24,8 @@ def code(text: str) -> str:
     flat = " ".join(text.split()).replace("|", "\\|")
     if not flat:
         return ""
-    return f"`` {flat} ``" if "`" in flat else f"`{flat}`"
+    longest = max(map(len, re.findall("`+", flat)), default=0)
+    if not longest:
+        return f"`{flat}`"
+    fence = "`" * (longest + 1)  # a run of as many would end it
+    return f"{fence} {flat} {fence}"

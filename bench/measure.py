@@ -39,7 +39,7 @@ def right_and_memory(cells: Sequence[tuple[int, Cell]], protocol: Protocol, emit
     for index, cell in cells:
         emit("start", index, phase="right")
         subject = catalogue.find(cell.subject)
-        done = _guarded(device, index, emit, partial(judge_step, subject, cell, protocol))
+        done = guarded(device, index, emit, partial(judge_step, subject, cell, protocol))
         if done is None:
             continue
         metrics = of_phase("right")
@@ -55,7 +55,7 @@ def right_and_memory(cells: Sequence[tuple[int, Cell]], protocol: Protocol, emit
         )
         if done.outcome in MEASURED:
             emit("start", index, phase="memory")
-            _guarded(device, index, emit, partial(_memory, device, subject, cell, index, emit))
+            guarded(device, index, emit, partial(_memory, device, subject, cell, index, emit))
 
 
 def _memory(device: Device, subject: Subject, cell: Cell, index: int, emit: Emit) -> bool:
@@ -110,7 +110,7 @@ def timed(cells: Sequence[tuple[int, Cell]], reference: int | None, protocol: Pr
     contenders: list[Contender] = []
     for index, cell in cells:
         emit("start", index, phase="prepare")
-        made = _guarded(device, index, emit, partial(_contender, device, cell, index, protocol, emit))
+        made = guarded(device, index, emit, partial(contend, device, cell, index, protocol, emit))
         if made is None:
             return
         contenders.append(made)
@@ -119,7 +119,7 @@ def timed(cells: Sequence[tuple[int, Cell]], reference: int | None, protocol: Pr
         for contender in contenders:
             emit("start", contender.index, phase="warm")
             warm = partial(warm_up, device, contender, protocol, time.monotonic)
-            if _guarded(device, contender.index, emit, warm) is None:
+            if guarded(device, contender.index, emit, warm) is None:
                 return
         stopped = rounds(
             device,
@@ -132,7 +132,7 @@ def timed(cells: Sequence[tuple[int, Cell]], reference: int | None, protocol: Pr
     emit("stopped", None, **asdict(stopped))
     for contender in contenders:
         emit("start", contender.index, phase="check")
-        note = _guarded(device, contender.index, emit, partial(check_again, contender.step))
+        note = guarded(device, contender.index, emit, partial(check_again, contender.step))
         if note:
             emit("failed", contender.index, outcome="wrong", note=f"after timing: {note}")
 
@@ -141,7 +141,8 @@ def _sample(index: int, sample: Sample, emit: Emit) -> None:
     emit("sample", index, v=[sample.seconds, sample.inner, sample.round, sample.faults, sample.at])
 
 
-def _contender(device: Device, cell: Cell, index: int, protocol: Protocol, emit: Emit) -> Contender:
+def contend(device: Device, cell: Cell, index: int, protocol: Protocol, emit: Emit) -> Contender:
+    """Draws a cell's inputs and prepares it; emits `prepared` with the seconds that took."""
     subject = catalogue.find(cell.subject)
     drawn = draw(subject, cell, protocol.input_sets)
     made: list[Step] = []
@@ -170,12 +171,12 @@ def own(cell: tuple[int, Cell], name: str, protocol: Protocol, emit: Emit) -> No
     if metric.read is None:
         raise ValueError(f"metric {name} has no read")
     read: Callable[[Any], Reading | None] = metric.read
-    found = _guarded(device, index, emit, lambda: read(what))
+    found = guarded(device, index, emit, lambda: read(what))
     if found is not None:
         emit("own", index, readings=_readings({name: found}))
 
 
-def _guarded(device: Device, index: int, emit: Emit, work: Callable[[], Any]) -> Any:
+def guarded(device: Device, index: int, emit: Emit, work: Callable[[], Any]) -> Any:
     """What `work` returns; None when it raised, after a `failed` event that says how."""
     try:
         return work()

@@ -34,10 +34,10 @@ _AXIS_HELP = {
 _ALIASES = {"q_len": ("--seq-len", "-n"), "device": ("-d",)}
 
 
-def sweep_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds every option that chooses what to measure."""
+def sweep_options(command: Callable[..., Any], suite: str = "quick") -> Callable[..., Any]:
+    """Adds every option that chooses what to measure; `suite` is measured when none is named."""
     options = [
-        click.option("--suite", "-s", default="quick", show_default=True, shell_complete=completion.suites,
+        click.option("--suite", "-s", default=suite, show_default=True, shell_complete=completion.suites,
                      help="A suite's name, or the path of a .toml file."),
         click.option("--subject", "subjects", multiple=True, shell_complete=completion.subjects,
                      help="What to measure instead of the suite's subjects; repeatable; variant.* and * are allowed."),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.cell import to_data
-from bench.child import Death, start
+from bench.child import HERE, Death, Place, start
 from bench.metric import all_metrics
 from bench.plan import Group, Plan
 from bench.protocol import Protocol
@@ -50,7 +50,7 @@ def run(
     extra: Sequence[str] = (),
 ) -> Iterator[list[Record]]:
     """The records of a plan, group by group. `extra` names opt-in metrics."""
-    protocol = replace(protocol, memory_limit=protocol.memory_limit or int(SPARE_MEMORY * available_memory()))
+    protocol = limited(protocol)
     job = {"protocol": asdict(protocol), "plugins": [str(path.resolve()) for path in plugins]}
     for number, group in enumerate(plan.groups):
 
@@ -71,12 +71,44 @@ def _group(
     return [record_of(state, group.reference, protocol) for state in states]
 
 
-def _right(states: list[State], protocol: Protocol, job: Mapping[str, Any], tell: Callable[..., None]) -> None:
+def limited(protocol: Protocol) -> Protocol:
+    """The protocol with a memory limit: its own, else most of what is free."""
+    return replace(protocol, memory_limit=protocol.memory_limit or int(SPARE_MEMORY * available_memory()))
+
+
+def judge(
+    group: Group,
+    protocol: Protocol,
+    *,
+    place: Place = HERE,
+    around: Mapping[str, str] | None = None,
+    plugins: Sequence[str] = (),
+) -> list[Record]:
+    """The records of a group without times: right and memory only, in children that run at `place`.
+
+    around: what those children find in their environment besides.
+    """
+    protocol = limited(protocol)
+    states = [State(p, outcome=p.outcome, note=p.note) for p in group.cells]
+    job = {"protocol": asdict(protocol), "plugins": list(plugins)}
+    _right(states, protocol, job, lambda *_: None, place=place, around=around or {})
+    return [record_of(state, group.reference, protocol) for state in states]
+
+
+def _right(
+    states: list[State],
+    protocol: Protocol,
+    job: Mapping[str, Any],
+    tell: Callable[..., None],
+    *,
+    place: Place = HERE,
+    around: Mapping[str, str] | None = None,
+) -> None:
     """Right and memory; after a death the child is started again with the cells it had not begun."""
     waiting = [i for i, s in enumerate(states) if not s.outcome]
     while waiting:
         tell("right", states[waiting[0]].planned.cell.subject)
-        at, death = _listen(states, "right", waiting, protocol, job, tell)
+        at, death = _listen(states, "right", waiting, protocol, job, tell, place=place, around=around)
         if death is None:
             return
         _blame(states, at if at is not None else waiting[0], death)
@@ -124,10 +156,9 @@ def _listen(
     cells = [(i, to_data(states[i].planned.cell)) for i in waiting]
     first = states[waiting[0]].planned.cell
     metric = more.get("metric")
-    environment = _environment(kind, first.threads, protocol, all_metrics()[metric].environment if metric else {})
-    child = start(
-        {**job, "kind": kind, "cells": cells, "reference": more.get("reference"), "metric": metric}, environment
-    )
+    environment = environment_of(kind, first.threads, protocol, all_metrics()[metric].environment if metric else {})
+    job = {**job, "kind": kind, "cells": cells, "reference": more.get("reference"), "metric": metric}
+    child = start(job, environment | dict(more.get("around") or {}), place=more.get("place", HERE))
     at: int | None = None
     try:
         for event in child.events(lambda event: _deadline(event, protocol)):
@@ -148,7 +179,8 @@ def _deadline(event: Mapping[str, Any], protocol: Protocol) -> float:
     return protocol.step_timeout_s
 
 
-def _environment(kind: str, threads: int, protocol: Protocol, own: Mapping[str, str]) -> dict[str, str]:
+def environment_of(kind: str, threads: int, protocol: Protocol, own: Mapping[str, str]) -> dict[str, str]:
+    """What a child of a kind ("right", "time", "own") finds in its environment; `own` is a metric's wish."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     found = dict.fromkeys(names, str(threads)) | {"TORCHINDUCTOR_COMPILE_THREADS": "1", "PYTHONHASHSEED": "0"}
     if kind == "time" and protocol.heap == "pinned":

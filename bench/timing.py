@@ -89,12 +89,12 @@ def rounds(
     order = random.Random(protocol.seed)  # noqa: S311 - shuffles, keeps no secret
     taken: dict[int, list[float]] = {contender.index: [] for contender in contenders}
     start = clock()
-    with _quiet():
+    with quiet():
         for number in range(protocol.max_rounds):
             began = clock()
             for contender in order.sample(list(contenders), len(contenders)):
                 begin(contender.index)
-                sample = _block(device, contender, number)
+                sample = take_block(device, contender, number)
                 taken[contender.index].append(sample.seconds)
                 take(contender.index, sample)
             slow = clock() - began > protocol.group_budget_s
@@ -104,7 +104,8 @@ def rounds(
     return Stopped("rounds", protocol.max_rounds, precision(taken, reference))
 
 
-def _block(device: Device, contender: Contender, number: int) -> Sample:
+def take_block(device: Device, contender: Contender, number: int) -> Sample:
+    """One timed block after its untimed calls; the round's number says which input set it runs on."""
     function = contender.functions[number % len(contender.functions)]
     for _ in range(contender.warm):
         function()
@@ -158,7 +159,7 @@ def half_width(values: Sequence[float]) -> float:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No garbage collection while blocks are timed."""
     gc.collect()
     gc.freeze()

@@ -36,7 +36,7 @@ def _be_killed_first() -> None:
         score.write_text("1000", encoding="ascii")
 
 
-def _limit_memory(allowance: int) -> None:
+def limit_memory(allowance: int) -> None:
     """Address space: what torch has mapped by now, plus the allowance. CPU children only: CUDA maps terabytes."""
     if sys.platform != "linux" or allowance <= 0:
         return
@@ -81,7 +81,7 @@ def work(job: Mapping[str, Any], emit: Emitter) -> None:
     first = cells[0][1]
     facts = device.set_up(first.threads, protocol.clock, tf32=first.workload.dtype == "tf32")
     if device.name == "cpu":
-        _limit_memory(protocol.memory_limit)
+        limit_memory(protocol.memory_limit)
     emit("ready", None, facts=facts)
     if job["kind"] == "right":
         measure.right_and_memory(cells, protocol, emit)
@@ -92,11 +92,16 @@ def work(job: Mapping[str, Any], emit: Emitter) -> None:
     emit("end", None)
 
 
+def protect(parent: int) -> None:
+    """Protects the machine and the supervisor from what is about to run."""
+    _die_with_parent(parent)
+    _be_killed_first()
+
+
 def main() -> None:
     """Reads the job, protects the machine from it, does it."""
     job = json.load(sys.stdin)
-    _die_with_parent(job["parent"])
-    _be_killed_first()
+    protect(job["parent"])
     work(job, Emitter(int(sys.argv[1])))
 
 
