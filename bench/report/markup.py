@@ -19,8 +19,13 @@ def render(template: str, **values: Any) -> Markup:
 
 
 def page(**values: Any) -> str:
-    """The whole page."""
-    return _environment().get_template("page.html").render(**values)
+    """The whole page of a run."""
+    return document("page.html", **values)
+
+
+def document(template: str, **values: Any) -> str:
+    """A whole page from one of this package's templates."""
+    return _environment().get_template(template).render(**values)
 
 
 def part(name: str) -> Markup:
