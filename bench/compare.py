@@ -8,7 +8,7 @@ never judged and has no row here. Outcomes count always.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from bench.ratios import to_reference
@@ -27,7 +27,7 @@ EACH_SIDE = 0.975  # confidence of each run's interval, so that both hold togeth
 
 JUDGED = ("exact", "budget", "timed")
 FINDINGS = ("worse", "broke", "gone")
-VERDICTS = (*FINDINGS, "not_comparable", "unclear", "better", "fixed", "new", "same")
+VERDICTS = (*FINDINGS, "not_comparable", "unclear", "accepted", "better", "fixed", "new", "same")
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,19 @@ class _Pair:
     floor: float
 
 
-def compare(before: Run, after: Run, *, noise_floor: float | None = None) -> list[Comparison]:
+Floor = Callable[[str, str], float | None]
+"""(cell id, metric) -> how far a timed ratio must move to count, None where nothing is said of it."""
+
+
+def compare(
+    before: Run, after: Run, *, noise_floor: float | None = None, floor_of: Floor = lambda cell, metric: None
+) -> list[Comparison]:
     """Every cell of either run, every metric both know, in the order of `before`, then what is new."""
-    floor = NOISE_FLOOR if noise_floor is None else noise_floor
+
+    def floor(cell: str, metric: str) -> float:
+        own = floor_of(cell, metric)
+        return own if own is not None else NOISE_FLOOR if noise_floor is None else noise_floor
+
     one, two = _side(before), _side(after)
     found: list[Comparison] = []
     for cell, old in one.cells.items():
@@ -125,7 +135,7 @@ def _new(record: Record) -> Comparison:
     )
 
 
-def _cell(old: Record, new: Record, one: _Side, two: _Side, floor: float) -> Iterator[Comparison]:
+def _cell(old: Record, new: Record, one: _Side, two: _Side, floor: Callable[[str, str], float]) -> Iterator[Comparison]:
     if old.key.protocol != new.key.protocol:
         yield _protocols(old, new, one.run, two.run)
         return
@@ -138,7 +148,7 @@ def _cell(old: Record, new: Record, one: _Side, two: _Side, floor: float) -> Ite
         before, after = value_of(old.readings.get(name), info), value_of(new.readings.get(name), info)
         if (before is None and after is None) or (None in (before, after) and fell):
             continue  # where an outcome changed, its row says why there is no number
-        judged = _metric(_Pair(name, info, old, new, one, two, floor), before, after)
+        judged = _metric(_Pair(name, info, old, new, one, two, floor(new.key.cell, name)), before, after)
         yield Comparison(new.key, name, before, after, judged.ratio, judged.interval, judged.verdict, judged.why)
 
 

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 @click.option(
     "--noise-floor", default=None, metavar="PERCENT", help="How far timed ratios must move, as in 2.5% or 120%."
 )
+@click.option(
+    "--rules",
+    default=None,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A TOML file of thresholds by cell and metric, and of accepted changes (see docs/ci.md).",
+)
 @click.option("--all", "everything", is_flag=True, help="Show also what stayed the same.")
 @click.option(
     "--results",
@@ -35,6 +41,7 @@ def compare(
     before: str,
     after: str,
     noise_floor: str | None,
+    rules: Path | None,
     everything: bool,
     results: Path | None,
     as_json: bool,
@@ -47,13 +54,16 @@ def compare(
     """
     from bench import store
     from bench.compare import FINDINGS, compare
+    from bench.gate import Gate, load
     from bench.units import fraction
 
+    gate = load(rules) if rules else Gate()
     floor = None if noise_floor is None else fraction(noise_floor)
     folder = store.results_folder(results)
     later = store.read_run(store.find(folder, after))
     earlier = _earlier(folder, before, later)
-    found = compare(earlier, later, noise_floor=floor)
+    found = compare(earlier, later, noise_floor=floor, floor_of=gate.share)
+    found = [gate.judged(one) for one in found]
     if as_json:
         _print_json(earlier, later, found)
     else:
