@@ -5,8 +5,10 @@ Nothing is run. Refusals are asked on the meta device, as a plan asks them, so t
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from attention_impls import catalogue, inputs
@@ -75,7 +77,7 @@ def page() -> str:
     for name, entry in sorted(catalogue.entries().items()):
         families.setdefault(entry.family, {})[name] = entry
     parts = [_family(family, families[family]) for family in sorted(families) if family != OUTSIDE]
-    return "\n\n".join([_INTRODUCTION, *parts, _composed()])
+    return "\n\n".join([_INTRODUCTION, *parts, _composed(), _elsewhere()])
 
 
 def _family(family: str, entries: Mapping[str, Entry]) -> str:
@@ -147,3 +149,19 @@ def _composed() -> str:
 def _rows(rows: Iterable[Mapping[str, str]], columns: tuple[str, ...]) -> str:
     first, *others = columns
     return table(columns, [[code(row[first]), *(escape(row[name]) for name in others)] for row in rows])
+
+
+def elsewhere() -> list[dict[str, str]]:
+    """What people look for under a name that is no variant's: name, is ("noun thing", or "not here"), why."""
+    found: list[dict[str, str]] = tomllib.loads((Path(__file__).parent / "elsewhere.toml").read_text("utf-8"))["name"]
+    return found
+
+
+def _elsewhere() -> str:
+    rows = [[escape(row["name"]), _place(row["is"]), row["why"]] for row in elsewhere()]
+    return f"## Under another noun, or not here\n\n{table(('looked for', 'is', 'how'), rows)}"
+
+
+def _place(text: str) -> str:
+    noun, _, thing = text.partition(" ")
+    return text if text == "not here" else f"{noun} {code(thing)}"

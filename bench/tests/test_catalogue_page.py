@@ -6,6 +6,8 @@ from attention_impls import catalogue
 from attention_impls.contract import Implementation, Output, Support
 from attention_impls.variants.scores.softmax import SOFTMAX
 from bench import catalogue_page, cli, inventory, markdown
+from bench.metric import all_metrics
+from bench.spec import AXES
 from bench.tests.house import ROOT
 from bench.tests.tables import tables
 
@@ -33,6 +35,22 @@ def test_every_row_of_the_page_has_a_cell_for_each_column_and_every_entrant_a_ro
     first = [row[0] for table in found for row in table[1:]]
     assert set(first) >= {*catalogue.entries(), *catalogue.implementations()}
     assert len(first) == len(set(first))
+
+
+def test_what_stands_under_another_noun_is_really_there(own_entries):
+    known = {
+        "variant": set(catalogue.entries()),
+        "implementation": set(catalogue.implementations()),
+        "transform": set(catalogue.transforms()),
+        "layer": set(catalogue.layers()),
+        "metric": set(all_metrics()),
+        "axis": set(AXES),
+    }
+    for row in catalogue_page.elsewhere():
+        assert set(row) == {"name", "is", "why"}
+        noun, _, thing = row["is"].partition(" ")
+        assert row["is"] == "not here" or thing in known[noun], row
+        assert len(row["why"].split()) > 2
 
 
 @pytest.mark.parametrize("text", ["|i - j| < w", "a*b*c, x_1 _y_", "[x](y) `z` \\|", "<b>", "P`Q"])
