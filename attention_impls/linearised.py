@@ -20,7 +20,7 @@ from attention_impls.contract import Implementation, Lse, Output, Run, Support, 
 from attention_impls.mask import Mask
 
 Feature = Callable[[Tensor], Tensor]
-"""[..., tokens, D] -> [..., tokens, F], non-negative, in float32 at least."""
+"""[..., tokens, D] -> [..., tokens, F], in float32 at least; a row whose products sum to nothing gives zeros."""
 
 Features = Callable[[Call], tuple[Feature, Feature]]
 """The maps (φ of queries, ψ of keys) for a call's parameters and scale; each may be given part of the tokens."""

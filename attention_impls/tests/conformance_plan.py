@@ -12,6 +12,7 @@ import inspect
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
@@ -93,7 +94,9 @@ def small(name: str) -> str:
     """The same with options small enough to be felt on short inputs: many windows, blocks and buckets."""
     parts = catalogue.find(name).name
     entry = catalogue.entries()[parts.variant]
-    name = str(_shrunk(parts, "variant_options", entry.defaults))
+    shrunk = _shrunk(parts, "variant_options", entry.defaults)
+    with suppress(catalogue.UnknownNameError):  # another file's, which has the variant at its defaults only
+        name = str(catalogue.find(shrunk).name)
     configure = catalogue.find(name).bare.configure
     if configure is None:
         return name

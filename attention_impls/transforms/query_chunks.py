@@ -26,7 +26,7 @@ def _wrap(inner: Implementation, argument: str | None) -> Implementation:
         return Part(rows=rows, keys=(0, end) if end < call.k.shape[2] else None)
 
     def refuses(call: Call, direction: str) -> str | None:
-        if "queries" in variant.couples:
+        if "queries" in variant.couples and call.q.shape[2] > size:
             return f"{variant.name} couples queries: a row depends on other rows, so rows cannot be taken apart"
         if not trims and variant.join == "none" and "full" not in variant.masks:
             return f"{POLICY}{variant.name} is a recurrence over keys: every chunk would begin again at the first key"
