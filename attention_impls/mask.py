@@ -28,7 +28,8 @@ class Mask:
     q_start: int, [B] or [B, I] (per token). k_start: int. key_lengths: [B], counted in absolute key
     positions. q_segments [B, I] and k_segments [B, J]: a query sees only keys of its own segment.
     dense: [1|B, 1|H, I, J] bool. pattern: (i, j) -> bool on absolute positions. All parts are joined
-    by "and". Raises ValueError for shapes that do not fit, naming the axes.
+    by "and". `home` is where a mask without tensors is built. Raises ValueError for shapes that do not fit, naming
+    the axes.
     """
 
     q_len: int
@@ -41,6 +42,7 @@ class Mask:
     k_segments: Tensor | None = None
     dense: Tensor | None = None
     pattern: Pattern | None = None
+    home: torch.device = torch.device("cpu")
 
     def __post_init__(self) -> None:
         if (self.q_segments is None) != (self.k_segments is None):
@@ -143,12 +145,12 @@ class Mask:
 
     @property
     def device(self) -> torch.device:
-        """Where the mask's tensors lie; the CPU when it has none."""
+        """Where the mask's tensors lie, and its boolean form; where it was moved to last when it has none."""
         tensors = (self.key_lengths, self.q_segments, self.dense, self.q_start)
-        return next((t.device for t in tensors if isinstance(t, Tensor)), torch.device("cpu"))
+        return next((t.device for t in tensors if isinstance(t, Tensor)), self.home)
 
     def to(self, device: torch.device | str) -> Mask:
-        """The same mask with its tensors on `device`."""
+        """The same mask with its tensors, and its boolean form, on `device`."""
 
         def move(value: Tensor | None) -> Tensor | None:
             return value if value is None else value.to(device)
@@ -160,6 +162,7 @@ class Mask:
             q_segments=move(self.q_segments),
             k_segments=move(self.k_segments),
             dense=move(self.dense),
+            home=torch.device(device),
         )
 
     def rows(self, lo: int, hi: int) -> Mask:

@@ -228,3 +228,13 @@ def test_simplified_drops_what_hides_nothing() -> None:
 def test_parts_that_do_not_fit_are_refused_naming_the_axes(parts: dict[str, Tensor], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Mask(2, 3, **parts)
+
+
+@pytest.mark.parametrize("mask", [Mask(3, 5, causal=True), Mask(3, 5, pattern=lambda i, j: i >= j)])
+def test_a_mask_of_rules_alone_is_built_where_it_was_moved_to(mask) -> None:
+    """On a GPU a mask made on the CPU would raise. The meta device stands for the other one."""
+    moved = mask.to("meta")
+    assert moved.visible().device.type == "meta"
+    assert moved.rows(1, 3).keys(0, 2).visible().device.type == "meta"
+    assert moved.to("cpu").visible().device.type == "cpu"
+    assert torch.equal(moved.to("cpu").visible(), mask.visible())
