@@ -152,6 +152,11 @@ def repeat_heads(x: Tensor, heads: int) -> Tensor:
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
 
 
+def wide(x: Tensor) -> Tensor:
+    """x in float32 at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def hide(logits: Tensor, visible: Tensor | None) -> Tensor:
     """Logits with -inf where `visible` (bool, True = may attend, broadcast) is False."""
     return logits if visible is None else logits.masked_fill(~visible, float("-inf"))

@@ -284,11 +284,11 @@ def _joined(name: str, offers: list[Entry]) -> Entry:
         return first
 
     def make(**options: Any) -> list[Implementation]:
-        """Other files implement the variant as it is by default: under other options they are not it."""
-        own = list(first.make(**options))
-        if any(options.get(option, default) != default for option, default in first.defaults.items()):
-            return own
-        made = [*own, *(i for other in others for i in other.make())]
+        """Other files implement the variant under those options that they take too; by default where they take none."""
+        changed = {option for option, default in first.defaults.items() if options.get(option, default) != default}
+        made = list(first.make(**options))
+        for other in (o for o in others if changed <= o.defaults.keys()):
+            made += other.make(**{option: options[option] for option in other.defaults if option in options})
         twice = [i for i, count in Counter(i.name for i in made).items() if count > 1]
         if twice:
             raise ValueError(f"two implementations are called {name}.{twice[0]}; rename one")

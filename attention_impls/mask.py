@@ -21,6 +21,9 @@ Pattern = Callable[[Tensor, Tensor], Tensor]
 COUNT_BLOCK = 2**24  # elements of a mask looked at together when pairs have no closed form: 16 MiB of bool
 
 
+CPU = torch.device("cpu")
+
+
 @dataclass(frozen=True, eq=False)
 class Mask:
     """Which keys each query sees.
@@ -42,7 +45,7 @@ class Mask:
     k_segments: Tensor | None = None
     dense: Tensor | None = None
     pattern: Pattern | None = None
-    home: torch.device = torch.device("cpu")
+    home: torch.device = CPU
 
     def __post_init__(self) -> None:
         if (self.q_segments is None) != (self.k_segments is None):
