@@ -22,7 +22,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from bench.compare import Comparison
+from bench.compare import FINDINGS, Comparison
 from bench.errors import UserError, unknown
 from bench.units import fraction
 
@@ -59,7 +59,7 @@ class Gate:
 
         Timed metrics got their threshold while they were compared; failing and vanished cells have none.
         """
-        if one.verdict != "worse" and one.verdict not in ("broke", "gone"):
+        if one.verdict not in FINDINGS:
             return one
         share = self.share(one.key.cell, one.metric)
         if one.verdict == "worse" and share is not None and _within(one, share):

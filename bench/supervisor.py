@@ -81,17 +81,13 @@ def judge(
     protocol: Protocol,
     *,
     place: Place = HERE,
-    around: Mapping[str, str] | None = None,
     plugins: Sequence[str] = (),
 ) -> list[Record]:
-    """The records of a group without times: right and memory only, in children that run at `place`.
-
-    around: what those children find in their environment besides.
-    """
+    """The records of a group without times: right and memory only, in children that run at `place`."""
     protocol = limited(protocol)
     states = [State(p, outcome=p.outcome, note=p.note) for p in group.cells]
     job = {"protocol": asdict(protocol), "plugins": list(plugins)}
-    _right(states, protocol, job, lambda *_: None, place=place, around=around or {})
+    _right(states, protocol, job, lambda *_: None, place=place)
     return [record_of(state, group.reference, protocol) for state in states]
 
 
@@ -102,13 +98,12 @@ def _right(
     tell: Callable[..., None],
     *,
     place: Place = HERE,
-    around: Mapping[str, str] | None = None,
 ) -> None:
     """Right and memory; after a death the child is started again with the cells it had not begun."""
     waiting = [i for i, s in enumerate(states) if not s.outcome]
     while waiting:
         tell("right", states[waiting[0]].planned.cell.subject)
-        at, death = _listen(states, "right", waiting, protocol, job, tell, place=place, around=around)
+        at, death = _listen(states, "right", waiting, protocol, job, tell, place=place)
         if death is None:
             return
         _blame(states, at if at is not None else waiting[0], death)
@@ -158,7 +153,7 @@ def _listen(
     metric = more.get("metric")
     environment = environment_of(kind, first.threads, protocol, all_metrics()[metric].environment if metric else {})
     job = {**job, "kind": kind, "cells": cells, "reference": more.get("reference"), "metric": metric}
-    child = start(job, environment | dict(more.get("around") or {}), place=more.get("place", HERE))
+    child = start(job, environment, place=more.get("place", HERE))
     at: int | None = None
     try:
         for event in child.events(lambda event: _deadline(event, protocol)):

@@ -20,7 +20,7 @@ def judged(plan: Plan, side: Side, protocol: Protocol, plugins: Sequence[str]) -
     """Right and memory of every cell of the plan, on one side; a run that no file holds."""
     records: list[Record] = []
     for group in plan.groups:
-        records += judge(group, protocol, place=side.place, around=side.environment, plugins=plugins)
+        records += judge(group, protocol, place=side.place, plugins=plugins)
     return Run(make_header(plan, protocol), tuple(records), True, Path())
 
 

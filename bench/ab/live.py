@@ -25,9 +25,7 @@ class Live:
         self, at: int, side: Side, job: Mapping[str, Any], environment: Mapping[str, str], timeout_s: float
     ) -> None:
         self.at, self.side = at, side
-        self._child: Child = start(
-            job, {**environment, **side.environment}, place=side.place, module="bench.ab.worker", live=True
-        )
+        self._child: Child = start(job, environment, place=side.place, module="bench.ab.worker", live=True)
         self._events: Iterator[dict[str, Any]] = self._child.events(lambda _: timeout_s)
         self.cell: int | None = None
         self.open = True
@@ -40,14 +38,13 @@ class Live:
             self.open = False
             self._child.stop()
 
-    def wait_ready(self) -> dict[str, Any]:
-        """Its first event. Raises CannotDo where it imported other kernels than its side's, or died before."""
+    def wait_ready(self) -> None:
+        """Waits until it stands. Raises CannotDo where it imported other kernels than its side's, or died before."""
         try:
             ready = self._next()
         except Died as died:
             raise CannotDo(f"{self.side.label}: the worker did not start: {died.death.note}") from None
         self.side.prove(ready)
-        return ready
 
     def ask(self, do: str, **fields: Any) -> list[dict[str, Any]]:
         """Sends a command; the events it caused. Raises Died."""

@@ -41,7 +41,6 @@ class Pair:
     blocks: dict[int, list[Block]] = field(default_factory=dict)
     failed: dict[tuple[int, int], tuple[str, str]] = field(default_factory=dict)
     inner: dict[int, int] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
 
     def out(self, cell: int) -> bool:
         """True for a cell that failed on either side."""
@@ -50,7 +49,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Driver:
-    """Everything that pairs have in common."""
+    """Everything that pairs have in common. A worker stands on one device with one number of threads: all cells do."""
 
     base: Side
     head: Side
@@ -78,8 +77,7 @@ class Driver:
             tell("starting")
             sides = [stack.enter_context(self._start(at, chosen)) for at in (BASE, HEAD)]
             for live in sides:
-                ready = live.wait_ready()
-                found.facts |= {f"{live.side.label}: {k}": ready[k] for k in ("kernels", "driver", "contract")}
+                live.wait_ready()
             stack.enter_context(_off_the_measured_core())  # not before: a child inherits where it may run
             tell("warming")
             found.inner = self._prepared(found, sides, chosen)

@@ -14,14 +14,14 @@ from bench.ab.result import Comparison, Row, SideInfo
 from bench.ab.sides import Side
 from bench.ab.verdict import Rules, Screened
 from bench.cell import Cell
-from bench.errors import CannotDo
+from bench.errors import CannotDo, UserError
 from bench.header import make_header
 from bench.plan import Plan
 from bench.protocol import Protocol
 from bench.stats import log_ratios, median
 from bench.supervisor import limited
 
-GATED_THREADS = 1  # on two threads a lost core stalls a step: A/A spreads to a third
+GATED_THREADS = 1  # on more, a core that is lost for a moment stalls a whole step
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,9 @@ Tell = Callable[[str, int, int], None]
 
 
 def answer(question: Question, tell: Tell) -> Comparison:
-    """Measures both sides and judges every cell. Raises CannotDo where nothing can be compared."""
+    """Measures both sides and judges every cell. Raises CannotDo where nothing can be compared, UserError for a
+    question that no answer could come of."""
+    _require_sense(question)
     start = time.monotonic()
     header = make_header(question.plan, question.protocol)
     rows = _exact(question, tell) if question.with_exact else []
@@ -66,6 +68,18 @@ def answer(question: Question, tell: Tell) -> Comparison:
         notes=tuple(notes),
         rows=tuple(timed + rows),
     )
+
+
+def _require_sense(question: Question) -> None:
+    """Raises UserError for cells that no one worker can hold, and for rounds too few to find anything."""
+    cells = [p.cell for p in question.plan.cells if not p.outcome]
+    places = sorted({f"{cell.setting.split('/')[-1]}{' tf32' * (cell.workload.dtype == 'tf32')}" for cell in cells})
+    if len(places) > 1:
+        raise UserError(f"ab takes one device and number of threads at a time; these are {', '.join(places)}")
+    rules, least = question.rules, question.rules.least_rounds(max(len(cells), 1))
+    if rules.pairs * rules.rounds < least:
+        raise UserError(f"{rules.pairs} pairs of {rules.rounds} rounds can find nothing among {len(cells)} cells; "
+                        f"it takes {least} rounds in all")  # fmt: skip
 
 
 def _info(side: Side) -> SideInfo:

@@ -7,12 +7,11 @@ version of the contract, that side uses its own driver, and says so.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -36,7 +35,6 @@ class Side:
     label: str
     place: Place
     kernels: Path | None
-    environment: Mapping[str, str] = field(default_factory=dict)
     subject: str = ""
     commit: str = ""
     own_driver: str = ""
@@ -121,11 +119,6 @@ def resolve(revision: str) -> str:
         if "not installed" in str(error):
             raise
         raise UserError(f"git knows no commit {revision!r} here; try a branch, a tag or a hash") from None
-
-
-def fingerprint(side: Side) -> str:
-    """Twelve hex digits of what a side is: its commit, its subject, its Python."""
-    return hashlib.sha256(repr((side.commit, side.subject, side.place.python)).encode()).hexdigest()[:12]
 
 
 def _git(*words: str) -> str:

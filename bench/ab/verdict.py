@@ -30,10 +30,9 @@ class Rules:
     fresh: int = 5
     allowed: int = 1  # fresh pairs that may have the other sign
 
-    @property
-    def least_rounds(self) -> int:
-        """Rounds from which one slow cell alone among 300 can pass the screen at all (2^(1-R) < rate / 300)."""
-        return math.ceil(1 - math.log2(self.rate / 300))
+    def least_rounds(self, cells: int) -> int:
+        """Rounds from which one slow cell alone among `cells` can pass the screen at all (2^(1-R) < rate / cells)."""
+        return math.ceil(1 - math.log2(self.rate / cells))
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,18 @@ def test_one_subject_alone_and_a_revision_that_is_none_are_mistakes(tree):
         assert said in done.stderr
 
 
+def test_a_question_that_no_answer_could_come_of_is_a_mistake(tree):
+    """One worker stands on one number of threads; and six rounds of one sign are too few to find anything."""
+    two = NAIVE.replace("cpu1", "cpu2")
+    for words, said in (
+        (("--cell", NAIVE, "--cell", two), "these are cpu1, cpu2"),
+        (("--cell", NAIVE, "--cell", FLASH, "--pairs", "1", "--rounds", "6"), "it takes 7 rounds"),
+    ):
+        done = ab(tree, "before", *words)
+        assert done.returncode == 2, done.stderr[-500:]
+        assert said in done.stderr
+
+
 def test_one_byte_and_one_operation_more_in_an_uncommitted_change_are_findings(tree):
     git(tree, "checkout", "--quiet", "before")
     softmax = tree / "attention_impls" / "variants" / "scores" / "softmax.py"

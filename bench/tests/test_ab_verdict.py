@@ -30,7 +30,7 @@ def test_one_slow_cell_among_three_hundred_passes_the_screen():
 
 def test_a_lone_slow_cell_needs_as_many_rounds_as_the_rules_say():
     """2^(1-R), the least p that R rounds of one sign can have, against the rate over 300 cells."""
-    for rounds, passes in ((RULES.least_rounds - 1, False), (RULES.least_rounds, True)):
+    for rounds, passes in ((RULES.least_rounds(300) - 1, False), (RULES.least_rounds(300), True)):
         p = {0: signed_rank([0.05 + i / 1e4 for i in range(rounds)])} | dict.fromkeys(range(1, 300), 1.0)
         assert p[0] == pytest.approx(2.0 ** (1 - rounds))
         assert (corrected(p)[0] < RULES.rate) is passes
