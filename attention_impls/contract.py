@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from attention_impls.call import Call
 from attention_impls.mask import Pattern
 from attention_impls.needs import Need
+from attention_impls.training import OPTIMISERS
 
 CONTRACT_VERSION = 1  # raised when a kernel written for the older words would mean something else
 
@@ -31,7 +32,7 @@ DTYPES: dict[str, torch.dtype] = {
     "f16": torch.float16,
     "bf16": torch.bfloat16,
 }
-DIRECTIONS = ("fwd", "fwdbwd")
+DIRECTIONS = ("fwd", "fwdbwd", *OPTIMISERS)
 MASK_WORDS = frozenset({"full", "causal", "key_lengths", "segments", "dense", "pattern", "empty_rows"})
 START_WORDS = frozenset({"zero", "aligned", "any", "per_sequence", "per_token"})
 POLICY = "by choice: "  # begins the sentence of a refusal that is a decision and no inability

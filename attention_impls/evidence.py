@@ -119,6 +119,14 @@ def watch(
     return Evidence(facts[CODE], facts[CODE_BACKWARD], dtypes, kept)
 
 
+def watch_also(work: Callable[[], object]) -> Counter[str]:
+    """Operators of other work, by name."""
+    seen = _Watch()
+    with seen:
+        work()
+    return seen.ops
+
+
 def asked_forward(evidence: Evidence) -> Counter[str]:
     """Operators of the forward as the implementation asks for them, whether or not a compiler replaced them."""
     traced: Counter[str] = evidence.facts.get(TRACED, evidence.forward)

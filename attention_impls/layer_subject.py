@@ -7,7 +7,7 @@ attention, every row of it, and with the stated arithmetic of the transforms tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,12 +97,13 @@ def reference(
     subject: Subject,
     workload: Workload,
     x: Tensor,
-    upstream: Tensor | None = None,
+    upstream: Tensor | Callable[[Tensor], Tensor] | None = None,
     *,
     rounded: bool = True,
     dtype: torch.dtype = torch.float64,
 ) -> LayerAnswer:
-    """What the layer must answer to x, and the gradients of `upstream` [B, I, M] where it is given.
+    """What the layer must answer to x, and the gradients of `upstream` [B, I, M] where it is given, or where it is
+    made of the answer y (the gradient of a loss).
 
     rounded: with the arithmetic that its layer transforms state; False is the layer without them, from
     which their distance is measured. dtype: float64, or a narrower one for the yardstick.
@@ -118,8 +119,9 @@ def reference(
     if upstream is None:
         return LayerAnswer(out, {})
     leaves = exact.leaves(given)
+    toward = upstream if isinstance(upstream, Tensor) else upstream(out.detach())
     found = torch.autograd.grad(
-        out, list(leaves.values()), upstream.to("cpu", dtype), allow_unused=True, materialize_grads=True
+        out, list(leaves.values()), toward.to("cpu", dtype), allow_unused=True, materialize_grads=True
     )
     return LayerAnswer(out.detach(), dict(zip(leaves, found, strict=True)))
 
@@ -147,10 +149,12 @@ def _projections(gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return joined
 
 
-def gather(prepared: Prepared, x: Tensor, upstream: Tensor | None = None) -> Evidence:
-    """What one step of the layer was seen to do."""
-    leaves = list(prepared.leaves(x).values())
-    return watch(lambda: prepared.run(x), leaves, upstream, prepared.facts())
+def gather(
+    prepared: Prepared, x: Tensor, upstream: Tensor | None = None, leaves: Sequence[Tensor] | None = None
+) -> Evidence:
+    """What one step of the layer was seen to do; gradients go to `leaves`, by default x and every parameter."""
+    to = list(prepared.leaves(x).values()) if leaves is None else leaves
+    return watch(lambda: prepared.run(x), to, upstream, prepared.facts())
 
 
 def defined(variant: Variant) -> Implementation:

@@ -15,17 +15,35 @@ Forward = Callable[[], Tensor]
 Backward = Callable[[Tensor], tuple[Tensor, ...]]
 
 
+def _nothing() -> None:
+    """There is nothing to bring back."""
+
+
+@dataclass(frozen=True)
+class Phases:
+    """One step in its parts. forward returns what backward takes, backward the gradients, which stay alive through
+    `optimise`. before: brings things back to where a step begins; it is not measured."""
+
+    forward: Forward
+    backward: Backward | None = None
+    optimise: Callable[[], None] | None = None
+    before: Callable[[], None] = _nothing
+
+
 @dataclass(frozen=True)
 class Held:
     """Bytes above the inputs in one step, outputs included, or why there is no number.
 
     peak_forward: the most alive at once in the forward. held: alive when it is over (its output, and what
-    it keeps for backward). peak_backward: the most alive at once in the backward, held included.
+    it keeps for backward). peak_backward: the most alive at once in the backward, held included. peak_optimise:
+    the most alive at once in the optimiser; scratch: how much of that came with it.
     """
 
     peak_forward: int | None = None
     held: int | None = None
     peak_backward: int | None = None
+    peak_optimise: int | None = None
+    scratch: int | None = None
     why_missing: str = ""
     facts: Mapping[str, Scalar] = field(default_factory=dict)
 
@@ -61,7 +79,7 @@ class Device(ABC):
         """Seconds for `inner` calls of `step`, start to finish, nothing else inside."""
 
     @abstractmethod
-    def memory(self, forward: Forward, backward: Backward | None) -> Held:
+    def memory(self, phases: Phases) -> Held:
         """Bytes of one step; warms up by itself."""
 
     @abstractmethod

@@ -16,7 +16,7 @@ import numpy as np
 
 from bench.levels import Level, segment
 from bench.ratios import to_reference
-from bench.record import MEASURED, Reading, Record
+from bench.record import MEASURED, PEAKS, Reading, Record
 from bench.store import Accepted, Night, Run
 
 ROLLING = 7  # nights of the rolling median that a single night is held against
@@ -73,7 +73,7 @@ def nights_of(run: Run) -> Iterator[Night]:
             outcome=record.outcome,
             ratio=_ratio(record, reference),
             seconds=_middle(record.readings.get("latency")),
-            peak=_largest(record.readings.get(name) for name in ("peak_forward", "peak_backward")),
+            peak=_largest(record.readings.get(name) for name in PEAKS),
         )
 
 

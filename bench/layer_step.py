@@ -27,7 +27,7 @@ def draw(subject: Subject, cell: Cell, sets: int) -> Drawn:
     tokens = tuple(layer_subject.draw(cell.workload, which, cell.device) for which in range(sets))
     differentiates = cell.direction != "fwd"
     for x in tokens:
-        x.requires_grad_(differentiates)
+        x.requires_grad_(cell.direction == "fwdbwd")  # training differentiates the weights alone
     upstreams = tuple(inputs.draw_upstream(x, which) for which, x in enumerate(tokens) if differentiates)
     return Drawn(tokens, tuple((x,) for x in tokens), ("x",), upstreams)
 

@@ -62,8 +62,8 @@ def _memory(device: Device, subject: Subject, cell: Cell, index: int, emit: Emit
     step = make(subject, cell, 1)
     evidence = step.evidence()
     with step.mode():
-        held = device.memory(step.forward, step.backward if step.differentiates else None)
-    taken = Taken(held, evidence, step.differentiates)
+        held = device.memory(step.phases())
+    taken = Taken(held, evidence, step.differentiates, step.kept())
     readings = _read(of_phase("memory"), taken)
     outcome, note, facts = _proof(subject, cell, step, evidence)
     facts.update(held.facts)

@@ -42,11 +42,12 @@ class Timed:
 
 @dataclass(frozen=True)
 class Taken:
-    """What the memory phase saw of one contender."""
+    """What the memory phase saw of one contender; `kept` are bytes that outlive a step, by what they are."""
 
     held: Held
     evidence: Evidence
     differentiates: bool
+    kept: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

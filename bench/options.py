@@ -27,7 +27,7 @@ _AXIS_HELP = {
     "dtype": "f64, f32, tf32, f16 or bf16.",
     "mask": "full, causal, causal:bottom_right, padded:F, packed:N, dense:F, joined by +.",
     "inputs": "normal, heavytail, outliers or runs.",
-    "direction": "fwd or fwdbwd.",
+    "direction": "fwd, fwdbwd, or train and its kin (layers).",
     "device": "auto, cpu or cuda.",
     "threads": "CPU threads.",
 }

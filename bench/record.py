@@ -27,6 +27,7 @@ OUTCOMES = (
     "absent",  # a package, compiler or device is missing here
 )
 MEASURED = ("ok", "imprecise")  # outcomes whose speed is shown
+PEAKS = ("peak_forward", "peak_backward", "peak_optimiser")  # bytes of a step's phases: the largest is its peak
 
 Scalar = str | int | float | bool | None
 Number = int | float

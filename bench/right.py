@@ -92,8 +92,11 @@ def _coarser(tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
 
 
 def _part(answer: Answer, name: str) -> Tensor:
-    """What a distance by that name is about: out, or a gradient."""
-    return answer.out if name == "out" else answer.gradients[name.removeprefix("d")]
+    """What a distance by that name is about: out, a gradient, or the weight's of a layer's projection."""
+    if name == "out":
+        return answer.out
+    stem = name.removeprefix("d")
+    return answer.gradients[stem if stem in answer.gradients else f"{stem}.weight"]
 
 
 def _lse_budget(own: Errors, right: Answer, dtype: torch.dtype) -> float:

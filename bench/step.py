@@ -10,11 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attention_impls import training
 from attention_impls.catalogue import Subject
 from attention_impls.contract import Evidence
 from attention_impls.judge import Errors
 from attention_impls.oracle import Answer
+from attention_impls.training import OPTIMISERS
 from bench.cell import Cell
+from bench.device import Phases
 
 ORACLE_ROWS = 16
 
@@ -71,6 +74,14 @@ class Step(ABC):
         leaves, upstream, grad = self.drawn.leaves[which], self.drawn.upstreams[which], torch.autograd.grad
         return lambda: grad(call(), leaves, upstream, allow_unused=True, materialize_grads=True)
 
+    def phases(self) -> Phases:
+        """One step of the first input set, in the parts whose memory is told apart."""
+        return Phases(self.forward, self.backward if self.differentiates else None)
+
+    def kept(self) -> Mapping[str, int]:
+        """Bytes that are there before a step and after it, by what they are; empty where nobody asked."""
+        return {}
+
     def refill(self, target: int, source: int) -> None:
         """Puts the values of one input set into the memory of another: same addresses, other numbers."""
         with torch.no_grad():
@@ -102,6 +113,10 @@ def refuses(subject: Subject, cell: Cell) -> str | None:
     """Why a subject cannot do a cell, or None; asked of shapes alone, on the meta device."""
     from bench import kernel_step, layer_step
 
+    if cell.direction in OPTIMISERS and subject.layer is None:
+        return "a kernel has nothing to train; put a layer around it, as in +in:multi_head"
+    if cell.direction in OPTIMISERS and (text := training.refuses(cell.direction, cell.workload.torch_dtype)):
+        return text
     return kernel_step.refuses(subject, cell) if subject.layer is None else layer_step.refuses(subject, cell)
 
 
@@ -116,9 +131,12 @@ def prepare(subject: Subject, cell: Cell, drawn: Drawn, *, oracle_rows: int = OR
     """A step prepared on the first of the drawn sets; `oracle_rows` of a kernel's are judged, all of a layer's."""
     from bench.kernel_step import KernelStep
     from bench.layer_step import LayerStep
+    from bench.train_step import TrainStep
 
     if subject.layer is None:
         return KernelStep(subject, cell, drawn, oracle_rows)
+    if cell.direction in OPTIMISERS:
+        return TrainStep(subject, cell, drawn)
     return LayerStep(subject, cell, drawn)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import median
 
-from bench.record import MEASURED, Record
+from bench.record import MEASURED, PEAKS, Record
 from bench.units import show
 
 COLUMNS = ("contender", "outcome", "latency", "to reference", "peak memory", "error")
@@ -27,7 +27,7 @@ def rows(records: list[Record]) -> list[list[str]]:
 
 def _row(record: Record, reference: Record | None) -> list[str]:
     seconds, base = _middle(record, "latency"), _middle(reference, "latency") if reference else None
-    peaks = [p for p in (_middle(record, "peak_forward"), _middle(record, "peak_backward")) if p is not None]
+    peaks = [p for p in (_middle(record, name) for name in PEAKS) if p is not None]
     return [
         str(record.cell["subject"]) + (" (companion)" if record.companion else ""),
         record.outcome,

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from bench.device import Backward, Device, Forward, Held
+from bench.device import Device, Held, Phases
 from bench.record import Scalar
 
-_FORWARD, _BACKWARD = "attnbench.forward", "attnbench.backward"
+_FORWARD, _BACKWARD, _OPTIMISE = "attnbench.forward", "attnbench.backward", "attnbench.optimise"
 MANY_EVENTS = 200_000  # more than this in one session and the profiler's own memory decides what is seen
 
 
@@ -51,17 +51,17 @@ class Cpu(Device):
             step()
         return clock() - start
 
-    def memory(self, forward: Forward, backward: Backward | None) -> Held:
+    def memory(self, phases: Phases) -> Held:
         """Exact bytes by the running sum of allocator events; no balance at the end, no number.
 
         The sum over the session must equal the bytes of the output and gradients still alive: an
         implementation that allocates in a thread of its own breaks that and is reported as not measurable.
         """
-        _session(forward, backward)  # the first session of a process is slow, and libraries allocate lazily
-        events, alive = _session(forward, backward)
+        _session(phases)  # the first session of a process is slow, and libraries allocate lazily
+        events, alive = _session(phases)
         if len(events) > MANY_EVENTS:
             return Held(why_missing=f"{len(events)} allocator events in one step: more than can be followed exactly")
-        return _account(events, alive, backward is not None)
+        return _account(events, alive)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         """The allocator's refusal, or Python's."""
@@ -83,15 +83,19 @@ def pin(threads: int) -> str:
     return ",".join(map(str, chosen))
 
 
-def _session(forward: Forward, backward: Backward | None) -> tuple[list[tuple[str, int]], int]:
+def _session(phases: Phases) -> tuple[list[tuple[str, int]], int]:
     """One profiled step: marks and allocator events in order, and the bytes alive at the end."""
+    phases.before()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as session:
         with record_function(_FORWARD):
-            out = forward()
+            out = phases.forward()
         gradients: tuple[Tensor, ...] = ()
-        if backward is not None:
+        if phases.backward is not None:
             with record_function(_BACKWARD):
-                gradients = backward(out)
+                gradients = phases.backward(out)
+        if phases.optimise is not None:
+            with record_function(_OPTIMISE):
+                phases.optimise()
     return _in_order(session), _bytes_of((out, *gradients))
 
 
@@ -101,7 +105,7 @@ def _in_order(session: Any) -> list[tuple[str, int]]:
     for at, event in enumerate(session.profiler.kineto_results.events()):
         if event.name() == "[memory]":
             found.append((event.start_ns(), at, "memory", event.nbytes()))
-        elif event.name() in (_FORWARD, _BACKWARD):
+        elif event.name() in (_FORWARD, _BACKWARD, _OPTIMISE):
             found.append((event.start_ns(), -1, event.name(), 0))
     return [(name, size) for _, _, name, size in sorted(found)]
 
@@ -112,15 +116,14 @@ def _bytes_of(tensors: Iterable[Tensor]) -> int:
     return sum(storages.values())
 
 
-def _account(events: list[tuple[str, int]], alive: int, has_backward: bool) -> Held:
+def _account(events: list[tuple[str, int]], alive: int) -> Held:
     total = peak = 0
     peaks: dict[str, int] = {}
-    held, phase = 0, ""
+    begins: dict[str, int] = {}
+    phase = ""
     for name, size in events:
         if name != "memory":
-            if name == _BACKWARD:
-                held = total
-            phase, peak = name, total
+            phase, peak, begins[name] = name, total, total
         total += size
         peak = max(peak, total)
         if phase:
@@ -130,9 +133,14 @@ def _account(events: list[tuple[str, int]], alive: int, has_backward: bool) -> H
             why_missing=f"not measurable: {total} bytes seen to stay, {alive} bytes of results are alive; "
             "something is allocated or freed where the allocator's events of this thread do not reach"
         )
-    if not has_backward:
-        return Held(peak_forward=peaks.get(_FORWARD, 0), held=total)
-    return Held(peak_forward=peaks.get(_FORWARD, 0), held=held, peak_backward=peaks.get(_BACKWARD, 0))
+    most = peaks.get(_OPTIMISE)
+    return Held(
+        peak_forward=peaks.get(_FORWARD, 0),
+        held=begins.get(_BACKWARD, total),
+        peak_backward=peaks.get(_BACKWARD),
+        peak_optimise=most,
+        scratch=None if most is None else most - begins[_OPTIMISE],
+    )
 
 
 DEVICE = Cpu()

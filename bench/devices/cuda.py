@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.device import Backward, Device, Forward, Held
+from bench.device import Device, Held, Phases
 from bench.record import Scalar
 
 GRAPH_WARM_CALLS = 3  # on a side stream before capture, as torch asks for
@@ -114,28 +114,39 @@ class Cuda(Device):
         self.graphs[id(step)] = (step, graph)
         return graph.replay  # type: ignore[no-any-return]
 
-    def memory(self, forward: Forward, backward: Backward | None) -> Held:
+    def memory(self, phases: Phases) -> Held:
         """Peaks above what is allocated before the step, each counter reset after the warm-up."""
-        self._warm(forward, backward)
+        self._warm(phases)
+        phases.before()
         base = self._reset()
-        out = forward()
-        self.api.synchronize()
-        peak_forward = self.api.max_memory_allocated() - base
-        held = self.api.memory_allocated() - base
-        if backward is None:
+        out = phases.forward()
+        peak_forward, held = self._since(base)
+        if phases.backward is None:
             return Held(peak_forward=peak_forward, held=held)
-        self.api.reset_peak_memory_stats()
-        gradients = backward(out)
-        self.api.synchronize()
-        peak_backward = self.api.max_memory_allocated() - base
+        gradients = phases.backward(out)
+        peak_backward, before = self._since(base)
+        if phases.optimise is None:
+            return Held(peak_forward=peak_forward, held=held, peak_backward=peak_backward)
+        phases.optimise()
+        peak_optimise, _ = self._since(base)
         del gradients
-        return Held(peak_forward=peak_forward, held=held, peak_backward=peak_backward)
+        return Held(peak_forward, held, peak_backward, peak_optimise, peak_optimise - before)
 
-    def _warm(self, forward: Forward, backward: Backward | None) -> None:
+    def _since(self, base: int) -> tuple[int, int]:
+        """(the most allocated since the last time this was asked, what is allocated now), both above `base`."""
+        self.api.synchronize()
+        peak, now = self.api.max_memory_allocated() - base, self.api.memory_allocated() - base
+        self.api.reset_peak_memory_stats()
+        return int(peak), int(now)
+
+    def _warm(self, phases: Phases) -> None:
         """One step, so that library workspaces and lazy loading are in the base and not in the peak."""
-        out = forward()
-        if backward is not None:
-            backward(out)
+        phases.before()
+        out = phases.forward()
+        if phases.backward is not None:
+            phases.backward(out)
+        if phases.optimise is not None:
+            phases.optimise()
         self.api.synchronize()
 
     def _reset(self) -> int:

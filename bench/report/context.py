@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.record import MEASURED, MetricInfo, Reading, Record, RunHeader, Scalar
+from bench.record import MEASURED, PEAKS, MetricInfo, Reading, Record, RunHeader, Scalar
 from bench.stats import median, median_interval
 from bench.store import Run
 
@@ -148,7 +148,7 @@ def _float(value: float) -> float:
 
 def _peak(record: Record) -> dict[str, Any]:
     """The most that was alive at once: the largest phase; nothing where a phase of the step has no number."""
-    phases = {name: item for name, item in record.readings.items() if name in ("peak_forward", "peak_backward")}
+    phases = {name: item for name, item in record.readings.items() if name in PEAKS}
     missing = next((item.why_missing or "no value was stored" for item in phases.values() if not item.values), None)
     if missing or not phases:
         return {"m:peak": math.nan, "m:peak:n": 0, "m:peak:why": missing or "memory was not measured"}

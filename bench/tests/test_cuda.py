@@ -5,6 +5,7 @@ import types
 import pytest
 import torch
 
+from bench.device import Phases
 from bench.devices.cuda import Cuda
 
 
@@ -142,7 +143,7 @@ def test_memory_warms_up_then_resets_and_counts_above_the_base(cuda):
         cuda.api.allocated -= 30
         return ("gradient",)
 
-    held = cuda.memory(forward, backward)
+    held = cuda.memory(Phases(forward, backward))
     assert (held.peak_forward, held.held, held.peak_backward) == (100, 100, 130)
     assert cuda.api.log == [
         "forward",
@@ -159,7 +160,37 @@ def test_memory_warms_up_then_resets_and_counts_above_the_base(cuda):
         "backward",
         "synchronise",
         "peak",
+        "allocated",
+        "reset",
     ]
+
+
+def test_the_optimiser_s_peak_and_scratch_are_counted_from_the_gradients_on(cuda):
+    state = {"gradients": 0}
+
+    def before():
+        cuda.api.log.append("before")
+        cuda.api.allocated -= state["gradients"]
+        state["gradients"] = 0
+
+    def backward(out):
+        cuda.api.take(70)  # of which 40 stay
+        cuda.api.allocated -= 30
+        state["gradients"] = 40
+        return ("gradient",)
+
+    def optimise():
+        cuda.api.log.append("optimise")
+        cuda.api.take(25)
+        cuda.api.allocated -= 25
+
+    held = cuda.memory(Phases(lambda: "loss", backward, optimise, before))
+    assert (held.peak_forward, held.held, held.peak_backward) == (0, 0, 70)
+    assert (held.peak_optimise, held.scratch) == (65, 25)
+    at = [i for i, what in enumerate(cuda.api.log) if what == "before"][1]
+    assert cuda.api.log[at + 1] == "empty_cache"  # gradients of the warm-up are gone before the base is read
+    measured = cuda.api.log[cuda.api.log.index("optimise", at) - 1 :]
+    assert measured == ["reset", "optimise", "synchronise", "peak", "allocated", "reset"]
 
 
 def test_out_of_memory_is_told_from_other_errors(cuda):

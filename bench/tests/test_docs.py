@@ -50,7 +50,7 @@ def test_the_bytes_on_paper_are_the_bytes_measured():
     for subject in ("softmax.naive", "softmax.naive+recompute"):
         step = make(catalogue.find(subject), parse_id(f"{subject}/b1-h8-n1024-d64-f32-full/fwdbwd/cpu1"), 1)
         with step.mode():
-            found[subject] = DEVICE.memory(step.forward, step.backward)
+            found[subject] = DEVICE.memory(step.phases())
     for subject, number, on_paper, told in rows(MEASURING, "contender"):
         counted = on_paper.replace(",", "").replace("·S", "*33554432").replace("·O", "*2097152")
         terms = [re.sub(r"^[SO]$", lambda m: {"S": "33554432", "O": "2097152"}[m[0]], t) for t in counted.split(" + ")]

@@ -24,7 +24,7 @@ def held(subject, direction="fwd", mask="full", n=N):
     cell = parse_id(f"{subject}/b1-h{H}-n{n}-d{D}-f32-{mask}/{direction}/cpu1")
     step = make(catalogue.find(subject), cell, 1)
     with step.mode():
-        return DEVICE.memory(step.forward, step.backward if step.differentiates else None)
+        return DEVICE.memory(step.phases())
 
 
 def test_naive_forward_is_scores_and_weights_and_three_scalars():
@@ -73,10 +73,10 @@ def test_the_number_is_the_same_every_time_and_whatever_ran_before():
 
 def test_without_a_balance_there_is_no_number():
     events = [("attnbench.forward", 0), ("memory", 100), ("memory", -30)]
-    assert _account(events, alive=70, has_backward=False).peak_forward == 100
-    assert _account(events, alive=170, has_backward=False).why_missing.startswith("not measurable")
+    assert _account(events, alive=70).peak_forward == 100
+    assert _account(events, alive=170).why_missing.startswith("not measurable")
 
 
 def test_frees_of_blocks_born_outside_the_session_are_never_a_negative_peak():
     events = [("memory", -500), ("attnbench.forward", 0), ("memory", 100)]
-    assert _account(events, alive=100, has_backward=False).peak_forward is None
+    assert _account(events, alive=100).peak_forward is None
