@@ -82,7 +82,9 @@ def rows_of(table: Mapping[str, Any], cells: Mapping[int, Cell], share: float) -
     """Rows of extra work for each cell, so that it takes `share` longer, as well as the least work there is allows."""
     known = {int(rows): seconds for rows, seconds in table["rows"].items()}
     return {
-        key(cell.subject, cell.workload.q_len, cell.direction): slowed.rows_for(share * table["cells"][cell.id], known)
+        key(cell.subject, cell.workload.q_len, cell.direction): slowed.rows_for(
+            share * table["cells"][cell.id] - table["surplus"].get(cell.id, 0.0), known
+        )
         for cell in cells.values()
         if cell.id in table["cells"]
     }
