@@ -1,4 +1,4 @@
-"""The campaigns' own parts: kept rounds, real extra work, and rules applied to rounds that are known by construction."""
+"""The campaigns' own parts: kept rounds, real extra work, and rules applied to rounds known by construction."""
 
 import json
 import random
