@@ -124,12 +124,31 @@ def _runs(shape: tuple[int, ...], made: torch.Generator) -> Tensor:
     return few.repeat_interleave(32, 2)[:, :, :tokens]
 
 
+def _offset_channels(shape: tuple[int, ...], made: torch.Generator) -> Tensor:
+    """Normal with four channels moved by 20, the same for every token."""
+    return torch.randn(shape, generator=made) + 20.0 * _four_channels(shape[-1])
+
+
+def _scaled_channels(shape: tuple[int, ...], made: torch.Generator) -> Tensor:
+    """Normal with four channels twenty times larger."""
+    return torch.randn(shape, generator=made) * (1.0 + 19.0 * _four_channels(shape[-1]))
+
+
+def _four_channels(size: int) -> Tensor:
+    """[size], 1 at four places evenly apart (all, where there are no more), else 0."""
+    places = torch.arange(4) * size // 4
+    return torch.zeros(size).index_fill(0, places, 1.0)
+
+
 DISTRIBUTIONS: dict[str, Callable[[tuple[int, ...], torch.Generator], Tensor]] = {
     "normal": _normal,
     "heavytail": _heavytail,
     "outliers": _outliers,
     "runs": _runs,
+    "offset_channels": _offset_channels,
+    "scaled_channels": _scaled_channels,
 }
+KEYS_ONLY = frozenset({"offset_channels", "scaled_channels"})  # of k, and of a layer's tokens; q and v are normal
 
 
 def draw(
@@ -199,7 +218,8 @@ def sample_rows(q_len: int, count: int, name: str = "rows") -> Tensor:
 def _tensor(name: str, shape: tuple[int, ...], w: Workload, which: int, device: str, layout: str) -> Tensor:
     if device == "meta":
         return torch.empty(shape, dtype=w.torch_dtype, device="meta")
-    drawn = DISTRIBUTIONS[w.inputs](shape, generator(f"{which}/{w.inputs}/{shape}/{name}"))
+    kind = "normal" if w.inputs in KEYS_ONLY and name in ("q", "v") else w.inputs
+    drawn = DISTRIBUTIONS[kind](shape, generator(f"{which}/{w.inputs}/{shape}/{name}"))
     if layout == "B I H D":
         drawn = drawn.transpose(1, 2).contiguous().transpose(1, 2)
     return drawn.to(device=device, dtype=w.torch_dtype, memory_format=torch.preserve_format)

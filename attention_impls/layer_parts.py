@@ -6,6 +6,7 @@ Axes: B batch, I tokens, M model width (query heads × head size), H query heads
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -38,6 +39,15 @@ def linear(size_in: int, size_out: int, w: Workload, generator: torch.Generator,
             drawn = torch.rand(parameter.shape, generator=generator)
             parameter.copy_(drawn.mul_(2.0 * bound).sub_(bound))
     return made
+
+
+def replace_linears(module: nn.Module, make: Callable[[nn.Linear], nn.Module]) -> nn.Module:
+    """The module with every plain nn.Linear inside it replaced, in place, by what `make` makes of it."""
+    for name, part in list(module.named_modules()):
+        if name and type(part) is nn.Linear:
+            parent, _, leaf = name.rpartition(".")
+            setattr(module.get_submodule(parent), leaf, make(part))
+    return module
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from attention_impls import inputs, judge
 from attention_impls.call import Call
@@ -25,6 +26,8 @@ from attention_impls.mask import Mask
 from attention_impls.oracle import in_parts
 
 MODULES = "modules"  # fact of a layer: the class of every named module, by its name
+TENSORS = "tensors"  # fact of a layer: the class of every named parameter, by its name
+WEIGHT_BYTES = "weight_bytes"  # fact of a layer: bytes of everything that its state_dict holds
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,9 +47,12 @@ class Prepared:
         return {"x": x, **dict(self.module.named_parameters())}
 
     def facts(self) -> Mapping[str, Any]:
-        """The class of every named module."""
-        classes = {name: type(m) for name, m in self.module.named_modules() if name}
-        return {MODULES: {name: f"{found.__module__}.{found.__name__}" for name, found in classes.items()}}
+        """The class of every named module and of every named parameter, and the bytes of all weights."""
+        return {
+            MODULES: {name: _class(m) for name, m in self.module.named_modules() if name},
+            TENSORS: {name: _class(p) for name, p in self.module.named_parameters()},
+            WEIGHT_BYTES: weight_bytes(self.module),
+        }
 
 
 @dataclass(frozen=True)
@@ -165,6 +171,23 @@ def defined(variant: Variant) -> Implementation:
         return lambda call: Output(*in_parts(variant, call, rows))
 
     return Implementation("definition", variant, prepare)
+
+
+def weight_bytes(module: nn.Module) -> int:
+    """Bytes of everything that the module's state_dict holds: weights, biases, buffers, scales of rounded weights."""
+    kept: list[object] = tree_leaves(module.state_dict())
+    return sum(_bytes(t) for t in kept if isinstance(t, Tensor))
+
+
+def _bytes(t: Tensor) -> int:
+    parts = getattr(t, "__tensor_flatten__", None)  # what a tensor made of tensors consists of
+    if parts is None:
+        return t.numel() * t.element_size()
+    return sum(_bytes(getattr(t, name)) for name in parts()[0])
+
+
+def _class(thing: object) -> str:
+    return f"{type(thing).__module__}.{type(thing).__name__}"
 
 
 def layer_of(subject: Subject) -> Layer:

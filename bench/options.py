@@ -26,7 +26,7 @@ _AXIS_HELP = {
     "value_dim": "Value size (default: the head size).",
     "dtype": "f64, f32, tf32, f16 or bf16.",
     "mask": "full, causal, causal:bottom_right, padded:F, packed:N, dense:F, joined by +.",
-    "inputs": "normal, heavytail, outliers or runs.",
+    "inputs": "normal, heavytail, outliers, runs, offset_channels or scaled_channels.",
     "direction": "fwd, fwdbwd, or train and its kin (layers).",
     "device": "auto, cpu or cuda.",
     "threads": "CPU threads.",

@@ -61,9 +61,9 @@ class TrainStep(LayerStep):
         )
 
     def kept(self) -> Mapping[str, int]:
-        """Weights, their gradients, and the optimiser's state."""
-        weights = sum(sizes_of(self._parameters.values()))
-        return {"weights": weights, "gradients": weights, "optimiser_state": state_of(self._optimiser)}
+        """Gradients of the weights, and the optimiser's state."""
+        gradients = sum(sizes_of(self._parameters.values()))
+        return {"gradients": gradients, "optimiser_state": state_of(self._optimiser)}
 
     def seen(self, which: int) -> Answer:
         """y and the loss's gradient of every weight, at the weights it began with."""

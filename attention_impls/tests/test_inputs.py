@@ -168,7 +168,9 @@ def test_packed_documents_need_as_many_keys_as_queries() -> None:
 
 
 def test_an_unknown_distribution_is_an_error_that_lists_the_known() -> None:
-    with pytest.raises(ValueError, match="'pareto'; known: normal, heavytail, outliers, runs"):
+    with pytest.raises(
+        ValueError, match="'pareto'; known: normal, heavytail, outliers, runs, offset_channels, scaled_"
+    ):
         draw(SOFTMAX, replace(SMALL, inputs="pareto"))
 
 
@@ -190,6 +192,20 @@ def test_distributions_have_the_moments_they_are_named_for() -> None:
     assert rare == pytest.approx(1e-3, rel=0.25)
     runs = drawn["runs"].unflatten(2, (-1, 32))
     assert torch.equal(runs, runs[:, :, :, :1].expand_as(runs))
+
+
+@pytest.mark.parametrize(
+    ("name", "mean", "deviation"), [("offset_channels", 20.0, 1.0), ("scaled_channels", 0.0, 20.0)]
+)
+def test_channel_outliers_are_four_channels_of_the_keys_alone(name: str, mean: float, deviation: float) -> None:
+    call = draw(SOFTMAX, replace(BIG, inputs=name))
+    x = inputs.draw_tokens(replace(BIG, inputs=name), 16)[:, None]
+    for drawn, special in ((call.k, [0, 4, 8, 12]), (x, [0, 4, 8, 12]), (call.q, []), (call.v, [])):
+        tokens = drawn.double().movedim(-1, 0).flatten(1)  # [D, …]
+        where = torch.tensor(special, dtype=torch.long)
+        zeros = torch.zeros(len(tokens), dtype=torch.float64)
+        assert torch.allclose(tokens.mean(1), zeros.index_fill(0, where, mean), atol=0.1 * deviation)
+        assert torch.allclose(tokens.std(1), (zeros + 1.0).index_fill(0, where, deviation), rtol=0.1)
 
 
 def test_an_upstream_gradient_of_sampled_rows_is_zero_elsewhere() -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from attention_impls.contract import Applied, Evidence, Transform, Workload
+from attention_impls.layer_parts import replace_linears
 
 LABEL = "int8_dynamic"
 _KERNELS = ("x86", "fbgemm")  # engines whose arithmetic is the one written out here
@@ -44,7 +45,7 @@ def _wrap_layer(module: nn.Module, argument: str | None) -> nn.Module:
     """Quantises in place. Raises ValueError where no module became int8."""
     if argument is not None:
         raise ValueError(f"{LABEL} takes no argument; got {argument}")
-    with _deprecations_quietly():
+    with deprecations_quietly():
         made: nn.Module = torch.ao.quantization.quantize_dynamic(module, {nn.Linear}, dtype=torch.qint8, inplace=True)
     if not became_int8(made):
         raise ValueError(f"{LABEL} found no nn.Linear in {type(module).__name__}: nothing would be in int8")
@@ -58,11 +59,7 @@ def became_int8(module: nn.Module) -> list[str]:
 
 def _definition_layer(module: nn.Module, argument: str | None) -> nn.Module:
     """The same module with every nn.Linear in the written arithmetic."""
-    for name, part in list(module.named_modules()):
-        if type(part) is nn.Linear:
-            parent, _, leaf = name.rpartition(".")
-            setattr(module.get_submodule(parent), leaf, Int8Arithmetic(part))
-    return module
+    return replace_linears(module, Int8Arithmetic)
 
 
 def _refuses_layer(workload: Workload, direction: str, device: str) -> str | None:
@@ -80,7 +77,7 @@ def _refuses_layer(workload: Workload, direction: str, device: str) -> str | Non
 
 
 @contextmanager
-def _deprecations_quietly() -> Iterator[None]:
+def deprecations_quietly() -> Iterator[None]:
     """torch.ao says that it is deprecated, and so does an operator that it calls; nothing else is silenced."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.ao.quantization is deprecated", DeprecationWarning)

@@ -58,7 +58,6 @@ METRICS = (
         "memory",
         _optimiser(lambda h: h.scratch),
     ),
-    Metric("weights", "B", "lower", "exact", "weights", "memory", _kept("weights")),
     Metric("gradients", "B", "lower", "exact", "gradients of the weights", "memory", _kept("gradients")),
     Metric("optimiser_state", "B", "lower", "exact", "state of the optimiser", "memory", _kept("optimiser_state")),
 )

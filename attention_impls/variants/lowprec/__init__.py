@@ -1,0 +1,1 @@
+"""Number formats: attention whose numbers are rounded to few bits on purpose."""
