@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from attention_impls.call import Call, softmax_for, wide
-from attention_impls.contract import Implementation, Lse, Output, Run, Support, Variant
+from attention_impls.contract import Growth, Implementation, Lse, Output, Run, Support, Variant
 from attention_impls.makers import recast
 from attention_impls.mask import Mask
 from attention_impls.scored import Score, lse_of, naive
@@ -160,4 +160,6 @@ def blocks(variant: Variant, attend: Attend, block: int = 64, *, says: Lse | Non
 
         return run
 
-    return Implementation("blocks", variant, prepare, Support(lse=says or lse_of(variant)), configure=configure)
+    return Implementation(
+        "blocks", variant, prepare, Support(lse=says or lse_of(variant)), configure=configure, growth=Growth(bytes=1)
+    )

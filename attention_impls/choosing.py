@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from attention_impls.call import Call, hide, lse_rows, repeat_heads, softmax_rows, wide
-from attention_impls.contract import Implementation, Output, Run, Support, Variant
+from attention_impls.contract import Growth, Implementation, Output, Run, Support, Variant
 from attention_impls.mask import Mask
 from attention_impls.tiling import checked, spans
 
@@ -29,6 +29,7 @@ Chooser = Callable[[Call], Choose]
 """The whole call, from which what all rows share (means of blocks, bounds of pages) is made once."""
 
 ROWS = 64  # query rows whose keys are gathered together
+CHOSEN = Growth(bytes=1, at="keys a query fixed")  # every pair is scored for the choice, some rows at a time
 
 
 def exact(x: Tensor) -> Tensor:
@@ -148,15 +149,17 @@ def _dense(keep: Keep, call: Call, lse: bool) -> Run:
     return run
 
 
-def gathered(variant: Variant, chooser: Chooser, support: Support, rows: int = ROWS) -> Implementation:
+def gathered(
+    variant: Variant, chooser: Chooser, support: Support, rows: int = ROWS, *, growth: Growth = CHOSEN
+) -> Implementation:
     """`rows` query rows at a time against gathered copies of the keys that each of them chose."""
     checked("rows", rows)
 
     def configure(rows: int = ROWS) -> Implementation:
-        return gathered(variant, chooser, support, rows)
+        return gathered(variant, chooser, support, rows, growth=growth)
 
     prepare = partial(_prepared, chooser, rows)
-    return Implementation("gathered", variant, prepare, support, configure=configure)
+    return Implementation("gathered", variant, prepare, support, configure=configure, growth=growth)
 
 
 def _prepared(chooser: Chooser, rows: int, call: Call, lse: bool) -> Run:

@@ -257,6 +257,22 @@ def dtype_name(dtype: torch.dtype) -> str:
     return next((name for name, known in DTYPES.items() if known is dtype), str(dtype).removeprefix("torch."))
 
 
+@dataclass(frozen=True)
+class Growth:
+    """What a forward is claimed to cost as n = I = J grows, all else at its default: the exponents of n.
+
+    time is an upper bound; bytes are those of the peak above the inputs, the output among them, so 1 is the least.
+    `at` says what stays fixed for that (a window, a number of landmarks), or which factor the exponent leaves out.
+    """
+
+    time: float = 2.0
+    bytes: float = 2.0
+    at: str = ""
+
+
+QUADRATIC = Growth()  # what an implementation that claims nothing is held to, as a bound in both
+
+
 @dataclass(frozen=True, eq=False)
 class Implementation:
     """One way to compute a variant.
@@ -266,7 +282,8 @@ class Implementation:
     decides nothing and is called with other values of the same shapes. `refusal` replaces the question
     to `support` (transforms ask every part). configure(**options) -> Implementation gives the same with
     other options (block sizes); `backend` is part of the operator's name that must be seen to run,
-    per device. `layout` is the stride order in which its inputs are born.
+    per device. `layout` is the stride order in which its inputs are born. `growth` claims what it costs,
+    where that is not QUADRATIC; `attnbench costs` holds it to what it says.
 
     Decoding from a cache: prefill(call) digests the keys that stand before the call's first query, and
     resume(call, cache) gives what run(call) gives, reading of k, v and token parameters the rest only.
@@ -283,6 +300,7 @@ class Implementation:
     configure: Callable[..., Implementation] | None = None
     backend: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
+    growth: Growth | None = None
 
     def missing(self) -> str | None:
         """A sentence when a package or compiler it needs is not here."""

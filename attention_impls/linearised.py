@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attention_impls.call import Call
-from attention_impls.contract import Implementation, Lse, Output, Run, Support, Variant
+from attention_impls.contract import Growth, Implementation, Lse, Output, Run, Support, Variant
 from attention_impls.mask import Mask
 
 Feature = Callable[[Tensor], Tensor]
@@ -33,7 +33,13 @@ def linearised(variant: Variant, features: Features) -> list[Implementation]:
     same_keys = frozenset({"full", "key_lengths", "empty_rows"})
     return [
         Implementation("quadratic", variant, partial(_quadratic, features), Support(lse=_lse(variant))),
-        Implementation("parallel", variant, partial(_parallel, features), Support(masks=same_keys, lse=_lse(variant))),
+        Implementation(
+            "parallel",
+            variant,
+            partial(_parallel, features),
+            Support(masks=same_keys, lse=_lse(variant)),
+            growth=Growth(1, 1, "features fixed"),
+        ),
         _chunked_form(variant, features, CHUNK),
     ]
 
@@ -95,7 +101,14 @@ def _chunked_form(variant: Variant, features: Features, chunk: int) -> Implement
         lse=_lse(variant),
         why_not=lambda call: None if call.mask.causal else "is the causal form; the parallel one takes this mask",
     )
-    return Implementation("chunked", variant, partial(_chunked, features, chunk), support, configure=configure)
+    return Implementation(
+        "chunked",
+        variant,
+        partial(_chunked, features, chunk),
+        support,
+        configure=configure,
+        growth=Growth(1, 1, "features fixed"),
+    )
 
 
 def _chunked(features: Features, chunk: int, call: Call, lse: bool) -> Run:

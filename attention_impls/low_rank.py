@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attention_impls.call import Call, hide, repeat_heads, softmax_for
-from attention_impls.contract import Implementation, Output, Run, Support, Variant
+from attention_impls.contract import Growth, Implementation, Output, Run, Support, Variant
 
 SAME_KEYS = frozenset({"full", "key_lengths", "empty_rows"})
 """Words of masks that hide the same keys from every query."""
@@ -33,7 +33,9 @@ def low_rank(variant: Variant, factors: Factors) -> list[Implementation]:
     support = Support(masks=variant.masks & SAME_KEYS)
     return [
         Implementation("materialised", variant, partial(_prepared, _materialised, factors), support),
-        Implementation("factored", variant, partial(_prepared, _factored, factors), support),
+        Implementation(
+            "factored", variant, partial(_prepared, _factored, factors), support, growth=Growth(1, 1, "rank fixed")
+        ),
     ]
 
 

@@ -97,7 +97,7 @@ def torch_ao() -> Scheme:
 
     def convert(module: nn.Module) -> nn.Module:
         with deprecations_quietly():
-            return _changed(ao.quantization.convert(deepcopy(module).eval(), mapping={fake: real}), module)
+            return _changed(ao.quantization.convert(deepcopy(module).train(False), mapping={fake: real}), module)
 
     def post_training(module: nn.Module) -> nn.Module:
         with deprecations_quietly():

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from attention_impls.call import Call, hide, wide
-from attention_impls.contract import Implementation, Output, Run, Support, Variant
+from attention_impls.contract import Growth, Implementation, Output, Run, Support, Variant
 from attention_impls.scored import Score, as_called, lse_of, shown
 from attention_impls.tiling import Band, Tile, bands, checked
 
@@ -50,7 +50,9 @@ def tiled(variant: Variant, score: Score, *, sink: str = "", block: int = 128) -
 
         return run
 
-    return Implementation("tiled", variant, prepare, Support(lse=lse_of(variant)), configure=configure)
+    return Implementation(
+        "tiled", variant, prepare, Support(lse=lse_of(variant)), configure=configure, growth=Growth(bytes=1)
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 
 from attention_impls.call import Call
-from attention_impls.contract import Implementation, Output, Run, Support, Variant
+from attention_impls.contract import Growth, Implementation, Output, Run, Support, Variant
 from attention_impls.delta_rule import Layout
 from attention_impls.tiling import checked
 
 MASKS = frozenset({"causal", "key_lengths", "segments", "empty_rows"})  # what a state can follow
 CHUNK = 64
+LINEAR = Growth(1, 1)  # a state of a fixed size, whatever came before
 
 Stream = TypeVar("Stream")
 State = TypeVar("State")
@@ -128,15 +129,23 @@ def swept(
 
 
 def forms(
-    variant: Variant, rule: Recurrence[Any, Any], why_not: Callable[[Call], str | None] | None = None
+    variant: Variant,
+    rule: Recurrence[Any, Any],
+    why_not: Callable[[Call], str | None] | None = None,
+    *,
+    growth: Growth = LINEAR,
+    at_once: Growth | None = None,
 ) -> list[Implementation]:
-    """The three forms of a recurrence; the recurrent one decodes from a cache, chunkwise takes `chunk`."""
+    """The three forms of a recurrence; the recurrent one decodes from a cache, chunkwise takes `chunk`.
+
+    `growth` is claimed of these two, `at_once` of the parallel form.
+    """
     support = Support(masks=variant.masks, starts=frozenset({"zero", "aligned", "any"}), why_not=why_not or documents)
     decoding = {"prefill": partial(_prefill, rule), "resume": partial(_resume, rule)}
     return [
-        Implementation("recurrent", variant, partial(_one_by_one, rule), support, **decoding),  # type: ignore[arg-type]
-        _chunkwise(variant, rule, support, rule.chunk),
-        Implementation("parallel", variant, partial(_at_once, rule), support),
+        Implementation("recurrent", variant, partial(_one_by_one, rule), support, growth=growth, **decoding),  # type: ignore[arg-type]
+        replace(_chunkwise(variant, rule, support, rule.chunk), growth=growth),
+        Implementation("parallel", variant, partial(_at_once, rule), support, growth=at_once),
     ]
 
 

@@ -66,9 +66,9 @@ def _plain(value: Any) -> Any:
 
 
 def work(job: Mapping[str, Any], emit: Emitter) -> None:
-    """Does one job: kind "right", "time" or "own", over the cells it names."""
+    """Does one job: kind "right", "time", "growth" or "own", over the cells it names."""
     from attention_impls import catalogue
-    from bench import measure
+    from bench import growth, measure
     from bench.cell import from_data
     from bench.devices import all_devices
     from bench.protocol import Protocol
@@ -87,6 +87,8 @@ def work(job: Mapping[str, Any], emit: Emitter) -> None:
         measure.right_and_memory(cells, protocol, emit)
     elif job["kind"] == "time":
         measure.timed(cells, job["reference"], protocol, emit)
+    elif job["kind"] == "growth":
+        growth.measured(cells, growth.Limits(**job["limits"]), emit)
     else:
         measure.own(cells[0], job["metric"], protocol, emit)
     emit("end", None)

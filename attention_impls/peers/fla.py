@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from attention_impls.call import Call
-from attention_impls.contract import POLICY, Implementation, Run, Support, Variant
+from attention_impls.contract import POLICY, Growth, Implementation, Run, Support, Variant
 from attention_impls.needs import package
 from attention_impls.peers import Why, first_of, loaded, only_default_scale, out_only, some_heads_shared
 from attention_impls.variants.linear.based import BASED
@@ -54,7 +54,8 @@ def _entry(
         found = getattr(loaded("fla", f"ops/{folder}/naive.py"), function)
         return out_only(lambda call: kernel(found, call))
 
-    return Implementation(name, variant, prepare, replace(support, why_not=why_not))
+    growth = None if name == "fla_parallel" else Growth(1, 1)
+    return Implementation(name, variant, prepare, replace(support, why_not=why_not), growth=growth)
 
 
 def _tokens_first(*tensors: Tensor) -> tuple[Tensor, ...]:

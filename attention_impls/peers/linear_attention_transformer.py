@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from attention_impls.call import Call
-from attention_impls.contract import Implementation, Run, Support
+from attention_impls.contract import Growth, Implementation, Run, Support
 from attention_impls.needs import package
 from attention_impls.peers import imported, keys_within, out_only, some_heads_shared
 from attention_impls.variants.linear.efficient import EFFICIENT
@@ -37,5 +37,6 @@ IMPLEMENTATIONS = [
             needs=(package(LIBRARY, "linear-attention-transformer"),),
             why_not=some_heads_shared,
         ),
+        growth=Growth(1, 1),
     )
 ]

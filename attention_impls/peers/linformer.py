@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import Identity
 
 from attention_impls.call import Call
-from attention_impls.contract import Implementation, Run, Support
+from attention_impls.contract import Growth, Implementation, Run, Support
 from attention_impls.needs import package
 from attention_impls.peers import (
     first_of,
@@ -70,4 +70,4 @@ def implementations(rank: int = 64) -> list[Implementation]:
         needs=(package(LIBRARY, "linformer"),),
         why_not=first_of(only_default_scale, some_heads_shared, no_empty_batch),
     )
-    return [Implementation(LIBRARY, variant, partial(_linformer, rank), support)]
+    return [Implementation(LIBRARY, variant, partial(_linformer, rank), support, growth=Growth(1, 1, "rank fixed"))]

@@ -12,7 +12,7 @@ from functools import partial
 from torch import Tensor
 
 from attention_impls.call import Call
-from attention_impls.contract import Implementation, Run, Support
+from attention_impls.contract import Growth, Implementation, Run, Support
 from attention_impls.makers import patterned
 from attention_impls.needs import package
 from attention_impls.peers import imported, keys_within, no_empty_batch, out_only
@@ -64,4 +64,4 @@ def implementations(window: int = 256) -> list[Implementation]:
         needs=(package(LIBRARY, "local-attention"),),
         why_not=partial(_why_not, window),
     )
-    return [Implementation(LIBRARY, variant, partial(_local, window), support)]
+    return [Implementation(LIBRARY, variant, partial(_local, window), support, growth=Growth(1, 1, "window fixed"))]

@@ -16,7 +16,7 @@ from functools import partial
 from torch import Tensor
 
 from attention_impls.call import Call
-from attention_impls.contract import Implementation, Run, Support
+from attention_impls.contract import Growth, Implementation, Run, Support
 from attention_impls.needs import package
 from attention_impls.peers import (
     first_of,
@@ -70,7 +70,9 @@ def chunked(q_bucket: int = 512, k_bucket: int = 1024) -> Implementation:
         needs=NEEDS,
         why_not=first_of(only_default_scale, some_heads_shared),
     )
-    return Implementation(LIBRARY, SOFTMAX, partial(_chunked, *sizes), support, configure=chunked)
+    return Implementation(
+        LIBRARY, SOFTMAX, partial(_chunked, *sizes), support, configure=chunked, growth=Growth(bytes=1)
+    )
 
 
 def flash(q_bucket: int = 512, k_bucket: int = 1024) -> Implementation:
@@ -91,7 +93,9 @@ def flash(q_bucket: int = 512, k_bucket: int = 1024) -> Implementation:
         return support.refuses(call, direction)
 
     prepare = partial(_flash, *sizes)
-    return Implementation(f"{LIBRARY}_flash", SOFTMAX, prepare, support, refusal=refusal, configure=flash)
+    return Implementation(
+        f"{LIBRARY}_flash", SOFTMAX, prepare, support, refusal=refusal, configure=flash, growth=Growth(bytes=1)
+    )
 
 
 IMPLEMENTATIONS = [chunked(), flash()]

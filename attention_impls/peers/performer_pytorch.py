@@ -14,7 +14,7 @@ from functools import partial
 from torch import Tensor
 
 from attention_impls.call import Call
-from attention_impls.contract import Implementation, Run, Support
+from attention_impls.contract import Growth, Implementation, Run, Support
 from attention_impls.needs import package
 from attention_impls.peers import first_of, imported, only_default_scale, out_only, some_heads_shared
 from attention_impls.variants.linear import performer
@@ -53,4 +53,4 @@ def implementations(features: int = 128) -> list[Implementation]:
         needs=NEEDS,
         why_not=first_of(only_default_scale, some_heads_shared, _oblong),
     )
-    return [Implementation(LIBRARY, variant, _favor, support)]
+    return [Implementation(LIBRARY, variant, _favor, support, growth=Growth(1, 1, "features fixed"))]

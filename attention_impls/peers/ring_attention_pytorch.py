@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 from attention_impls.call import Call
-from attention_impls.contract import Implementation, Run, Support
+from attention_impls.contract import Growth, Implementation, Run, Support
 from attention_impls.needs import package
 from attention_impls.peers import first_of, imported, keys_within, only_default_scale, outside_autocast, tiled_heads
 from attention_impls.tiling import checked
@@ -47,7 +47,7 @@ def ring(bucket: int = 1024) -> Implementation:
         why_not=first_of(only_default_scale, tiled_heads, _drops_padding, _corner),
     )
     prepare = partial(_ring, checked("bucket", bucket))
-    return Implementation(LIBRARY, SOFTMAX, prepare, support, layout="B I H D", configure=ring)
+    return Implementation(LIBRARY, SOFTMAX, prepare, support, layout="B I H D", configure=ring, growth=Growth(bytes=1))
 
 
 IMPLEMENTATIONS = [ring()]

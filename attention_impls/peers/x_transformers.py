@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from attention_impls.call import Call
-from attention_impls.contract import Implementation, Run, Support, Variant
+from attention_impls.contract import Growth, Implementation, Run, Support, Variant
 from attention_impls.mask import Mask
 from attention_impls.needs import package
 from attention_impls.peers import imported, out_only, tiled_heads
@@ -47,7 +47,8 @@ def _bottom_right(mask: Mask) -> bool:
 
 def _entry(variant: Variant, name: str, dtypes: Iterable[str], **settings: Any) -> Implementation:
     support = Support(dtypes=frozenset(dtypes), needs=(package(LIBRARY, "x-transformers"),), why_not=tiled_heads)
-    return Implementation(name, variant, partial(_attend, settings), support)
+    growth = Growth(bytes=1) if settings.get("flash") else None
+    return Implementation(name, variant, partial(_attend, settings), support, growth=growth)
 
 
 SOFTCAP = softcap()[0].variant

@@ -1,4 +1,4 @@
-"""The CPU: wall clock, and peak memory from the allocator's own events on the calling thread."""
+"""The CPU: wall clock (or this thread's own), and peak memory from the allocator's own events on the calling thread."""
 
 from __future__ import annotations
 
@@ -23,28 +23,37 @@ class Cpu(Device):
     """This machine's processor. One thread, pinned to one core, is what comparisons rest on."""
 
     name = "cpu"
-    clocks = ("wall",)
+    clocks = ("wall", "thread")
     caches = "warm"
+    clock = "wall"
 
     def missing(self) -> str | None:
         """The CPU is always there."""
         return None
 
     def set_up(self, threads: int, clock: str, *, tf32: bool = False) -> dict[str, Scalar]:
-        """Threads, affinity and number formats of this process."""
+        """Threads, affinity and number formats of this process. The clock "thread" is for one thread only.
+
+        Raises ValueError for a clock that there is not, or that would not see all threads.
+        """
+        self.clock = clock or self.clocks[0]
+        if self.clock not in self.clocks:
+            raise ValueError(f"no CPU clock called {clock!r}; known: {', '.join(self.clocks)}")
+        if self.clock == "thread" and threads > 1:
+            raise ValueError(f'the clock "thread" sees the calling thread only; use "wall" with {threads} threads')
         torch.set_num_threads(threads)
         if torch.get_num_interop_threads() != 1:
             torch.set_num_interop_threads(1)
         torch.set_float32_matmul_precision("highest")
         isa = torch.backends.cpu.get_cpu_capability()
-        return {"clock": "wall", "caches": self.caches, "cores": pin(threads), "isa": isa}
+        return {"clock": self.clock, "caches": self.caches, "cores": pin(threads), "isa": isa}
 
     def synchronise(self) -> None:
         """Calls return when they are done."""
 
     def block(self, step: Callable[[], Any], inner: int) -> float:
-        """Wall-clock seconds for `inner` calls."""
-        clock = time.perf_counter
+        """Seconds for `inner` calls: by the wall, or of this thread alone, whoever else wants the core meanwhile."""
+        clock = time.perf_counter if self.clock == "wall" else time.thread_time
         calls = range(inner)
         start = clock()
         for _ in calls:

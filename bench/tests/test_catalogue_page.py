@@ -6,6 +6,7 @@ from attention_impls import catalogue
 from attention_impls.contract import Implementation, Output, Support
 from attention_impls.variants.scores.softmax import SOFTMAX
 from bench import catalogue_page, cli, inventory, markdown
+from bench.costs import Cost
 from bench.metric import all_metrics
 from bench.spec import AXES
 from bench.tests.house import ROOT
@@ -95,6 +96,32 @@ def test_what_a_mechanism_is_not_defined_for_is_not_held_against_its_implementat
 def test_devices_that_differ_are_told_apart():
     made = _made(why_not=lambda call: "half only" if call.where == "cuda" and call.q.dtype.itemsize > 2 else None)
     assert catalogue_page._told(made) == "cuda: f64, f32"
+
+
+def _told_of(name, columns, kept):
+    found = catalogue.find(name)
+    row = catalogue_page._implementation(str(found.variant.name), found.bare, kept)
+    return [dict(zip(catalogue_page.IMPLEMENTATION_COLUMNS, row, strict=True))[column] for column in columns]
+
+
+def test_claim_and_fit_stand_side_by_side_with_the_lengths():
+    n = (128, 256, 512)
+    measured = Cost("b1", n, tuple(256 * x for x in n), tuple(1e-9 * x**2 for x in n), "", 1.0, 2**20, "2", "here")
+    columns = ("time", "bytes", "n")
+    assert _told_of("softmax.tiles", columns, {"softmax.tiles": measured}) == ["≤ 2: 2", "1: 1", "128–512"]
+    assert _told_of("softmax.naive", columns, {}) == ["≤ 2", "≤ 2", "not measured"]
+    assert _told_of("sliding_window.banded", ("time",), {}) == ["≤ 1 (window and block fixed)"]
+
+
+@pytest.mark.parametrize(
+    ("name", "oracle", "weights"),
+    [("gla", "onnxruntime (1), onnx reference (2), fla (3)", "yes"), ("fnet", "numpy (2)", "no")],
+)
+def test_oracles_and_weights_stand_with_every_variant(name, oracle, weights):
+    entry = catalogue.entries()[name]
+    row = catalogue_page._variant(name, next(iter(entry.make())).variant, entry)
+    told = dict(zip(catalogue_page.VARIANT_COLUMNS, row, strict=True))
+    assert (told["oracle"], told["weights"]) == (oracle, weights)
 
 
 def test_other_nouns_are_listed_as_tables(capsys):

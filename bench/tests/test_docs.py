@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attention_impls import catalogue, judge
-from bench import cli, right, sanity, supervisor, timing
+from bench import cli, costs, right, sanity, supervisor, timing
 from bench.cell import parse_id
 from bench.compare import NOISE_FLOOR
 from bench.devices.cpu import DEVICE
@@ -64,6 +64,8 @@ FIGURES = {  # a sentence's words -> the figure that the code has
         r"at most (\d+) query rows": Protocol().oracle_rows,
         r"(\d+) % of the free memory": 100 * supervisor.SPARE_MEMORY,
         r"taken to be (\d+) % until you know": 100 * NOISE_FLOOR,
+        r"It must lie within ([\d.]+) of the claim": costs.BYTES_OFF,
+        r"must be at most ([\d.]+) above the claim": costs.TIME_OVER,
     },
     "numerics.md": {
         r"never above (\d+) %": 100 * judge.CEILING,

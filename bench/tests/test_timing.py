@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from bench.devices.cpu import Cpu
 from bench.protocol import Protocol
 from bench.timing import Contender, half_width, precision, rounds, warm_up
 
@@ -160,3 +161,19 @@ def test_precision_is_that_of_the_worst_ratio_round_by_round():
     both = {0: drift, 1: [2 * d for d in drift]}
     assert precision(both, 0) == pytest.approx(0.0)
     assert precision(both, None) > 0.1
+
+
+def test_the_cpu_takes_the_seconds_of_the_clock_that_was_asked_for(monkeypatch):
+    counts = {"perf_counter": iter((1.0, 5.0)), "thread_time": iter((2.0, 2.5))}
+    for name, read in counts.items():
+        monkeypatch.setattr(f"bench.devices.cpu.time.{name}", lambda read=read: next(read))
+    device = Cpu()
+    assert device.block(lambda: None, 1) == 4.0
+    device.clock = "thread"
+    assert device.block(lambda: None, 1) == 0.5
+
+
+@pytest.mark.parametrize(("threads", "clock", "sentence"), [(1, "sun", "known: wall, thread"), (2, "thread", "2 thr")])
+def test_a_clock_that_the_cpu_has_not_is_refused(threads, clock, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Cpu().set_up(threads, clock)

@@ -21,7 +21,7 @@ CELLS = {i: parse_id(f"softmax.naive/b1-h4-n{n}-d64-f32-full/fwd/cpu1") for i, n
 
 
 def test_a_torn_last_line_is_lost_alone_and_written_over(tmp_path):
-    path = tmp_path / "raw.jsonl.gz"
+    path = tmp_path / "raw.gz"
     for number in range(3):
         raw.append(path, {"number": number})
     whole = path.read_bytes()
@@ -92,7 +92,7 @@ def fake(monkeypatch, fails_at=None):
 
 
 def test_a_campaign_broken_off_goes_on_where_it_was(tmp_path, monkeypatch):
-    path = tmp_path / "pairs.jsonl.gz"
+    path = tmp_path / "pairs.gz"
     fake(monkeypatch, fails_at=1 + pairs.SIZING + 6)
     with pytest.raises(KeyboardInterrupt):
         pairs.collect(path, CELLS, Protocol(), 3, 0, lambda _: None)
@@ -183,7 +183,7 @@ def test_live_comparisons_name_every_miss_and_every_alarm(tmp_path):
         live("5", "b", {"a": "better", "b": "unclear"}),
         live("same", "", {"a": "same", "b": "same"}),
     ):
-        raw.append(tmp_path / "live.jsonl.gz", line)
+        raw.append(tmp_path / "live.gz", line)
     found = {row["kind"]: row for row in tables.evaluated(tmp_path, 24, lambda _: None)["live"]}
     assert found["5"]["missed"] == [["b", "unclear", 1.04]]
     assert found["5"]["alarms"] == ["a"]

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bench import console
+
 if TYPE_CHECKING:
     from bench.cell import Cell
     from bench.protocol import Protocol
@@ -31,10 +33,6 @@ FOLDER = Path("docs") / "trust"
 def trust(ctx: click.Context, folder: Path) -> None:
     """Keeps the folder."""
     ctx.obj = folder
-
-
-def _told(text: str) -> None:
-    click.echo(text, err=True)
 
 
 def _cells() -> tuple[dict[int, Cell], Protocol]:
@@ -85,8 +83,8 @@ def pairs(folder: Path, count: int, load: int, wait: bool) -> None:
     from bench.trust.pairs import collect
 
     cells, protocol = _cells()
-    with device_lock("cpu", wait=wait, told=_told), _loaded(load):
-        collect(folder / "pairs.jsonl.gz", cells, protocol, count, load, _told)
+    with device_lock("cpu", wait=wait, told=console.err), _loaded(load):
+        collect(folder / "pairs.gz", cells, protocol, count, load, console.err)
 
 
 @trust.command()
@@ -100,10 +98,10 @@ def live(folder: Path, kind: str, count: int) -> None:
     from bench.trust.live import collect
 
     cells, _ = _cells()
-    table = next((line for line in raw.read(folder / "pairs.jsonl.gz") if line["kind"] == "table"), None)
+    table = next((line for line in raw.read(folder / "pairs.gz") if line["kind"] == "table"), None)
     if table is None:
         raise UserError("the extra work is sized by the first pairs: python -m bench.trust pairs --count 1")
-    collect(folder / "live.jsonl.gz", table, cells, kind, count, _told)
+    collect(folder / "live.gz", table, cells, kind, count, console.err)
 
 
 @trust.command()
@@ -113,7 +111,7 @@ def evaluate(folder: Path, draws: int) -> None:
     """Applies the rules to what was collected."""
     from bench.trust.tables import evaluated, write
 
-    write(folder / "evaluated.json", evaluated(folder, draws, _told))
+    write(folder / "evaluated.json", evaluated(folder, draws, console.err))
 
 
 @trust.command()
@@ -122,7 +120,7 @@ def page(folder: Path) -> None:
     """Prints the tables of docs/trust.md."""
     from bench.trust.tables import read, words
 
-    click.echo(words(read(folder / "evaluated.json")))
+    console.out(words(read(folder / "evaluated.json")))
 
 
 if __name__ == "__main__":

@@ -6,8 +6,7 @@ import json
 import shutil
 import statistics
 import subprocess
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -73,18 +72,13 @@ def seconds_by_rows() -> dict[int, float]:
     import torch
 
     torch.set_num_threads(1)
-    return {rows: _seconds(rows) for rows in STEPS}
+    return {rows: _seconds(extra_work.work(rows)) for rows in STEPS}
 
 
-def _seconds(rows: int) -> float:
-    multiply = extra_work.work(rows)
-    multiply()
-    taken = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        multiply()
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
+def _seconds(multiply: Callable[[], None]) -> float:
+    from bench.devices.cpu import DEVICE
+
+    return statistics.median(DEVICE.block(multiply, 1) for _ in range(REPEATS))
 
 
 def rows_for(seconds: float, known: Mapping[int, float]) -> int:

@@ -28,7 +28,7 @@ Tell = Callable[[str], None]
 
 def evaluated(folder: Path, draws: int, tell: Tell) -> dict[str, Any]:
     """Every row of both tables."""
-    lines = raw.read(folder / "pairs.jsonl.gz")
+    lines = raw.read(folder / "pairs.gz")
     classes = by_class(lines)
     rows = []
     for _, name in CLASSES:
@@ -40,7 +40,7 @@ def evaluated(folder: Path, draws: int, tell: Tell) -> dict[str, Any]:
     return {
         "pairs": rows,
         "spreads": sorted(spreads),
-        "live": [_live(kind, found) for kind, found in _by_kind(raw.read(folder / "live.jsonl.gz")).items()],
+        "live": [_live(kind, found) for kind, found in _by_kind(raw.read(folder / "live.gz")).items()],
     }
 
 

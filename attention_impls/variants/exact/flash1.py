@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from attention_impls.call import Call, wide
-from attention_impls.contract import Implementation, Output, Run, Support
+from attention_impls.contract import Growth, Implementation, Output, Run, Support
 from attention_impls.mask import Mask
 from attention_impls.running import finite, fold, folded_scores, unfold
 from attention_impls.tiling import bands, checked
@@ -46,7 +46,9 @@ def flash1(block: int = 128) -> Implementation:
 
         return run
 
-    return Implementation("flash1", SOFTMAX, prepare, Support(lse="differentiable"), configure=flash1)
+    return Implementation(
+        "flash1", SOFTMAX, prepare, Support(lse="differentiable"), configure=flash1, growth=Growth(bytes=1)
+    )
 
 
 def _by_keys(mask: Mask, block: int) -> list[Block]:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from attention_impls.call import Call, wide
-from attention_impls.contract import POLICY, Implementation, Run, Support
+from attention_impls.contract import POLICY, Growth, Implementation, Run, Support
 from attention_impls.running import Sums, answer, finite, fold, folded_scores, nothing, output
 from attention_impls.tiling import Tile, bands, checked
 from attention_impls.variants.scores.softmax import SOFTMAX
@@ -36,7 +36,7 @@ def lazy_rescale(block: int = 64, threshold: float = 8.0) -> Implementation:
         return lambda call: output(answer(_over(call, rows.tiles, threshold * math.log(2.0)), call), lse)
 
     support = Support(lse="differentiable", why_not=_why_not)
-    return Implementation("lazy_rescale", SOFTMAX, prepare, support, configure=lazy_rescale)
+    return Implementation("lazy_rescale", SOFTMAX, prepare, support, configure=lazy_rescale, growth=Growth(bytes=1))
 
 
 def _over(call: Call, tiles: tuple[Tile, ...], slack: float) -> Sums:

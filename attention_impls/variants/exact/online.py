@@ -12,7 +12,7 @@ arXiv 2112.05682 (the output summed in the same pass). Keys that no query sees a
 from __future__ import annotations
 
 from attention_impls.call import Call
-from attention_impls.contract import Implementation, Output, Run, Support
+from attention_impls.contract import Growth, Implementation, Output, Run, Support
 from attention_impls.running import Piece, output, over_pieces
 from attention_impls.tiling import Tile, bands, checked
 from attention_impls.variants.scores.softmax import SOFTMAX
@@ -31,7 +31,9 @@ def online(block: int = 64) -> Implementation:
 
         return run
 
-    return Implementation("online", SOFTMAX, prepare, Support(lse="differentiable"), configure=online)
+    return Implementation(
+        "online", SOFTMAX, prepare, Support(lse="differentiable"), configure=online, growth=Growth(bytes=1)
+    )
 
 
 def _piece(call: Call, tile: Tile) -> Piece:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from attention_impls import inputs
 from attention_impls.call import Call
-from attention_impls.contract import Implementation, Output, Run, Support
+from attention_impls.contract import Growth, Implementation, Output, Run, Support
 from attention_impls.running import Piece, output, over_pieces
 from attention_impls.tiling import Tile, bands, checked
 from attention_impls.variants.scores.softmax import SOFTMAX
@@ -49,6 +49,7 @@ def paged(page: int = 16, together: int = 32) -> Implementation:
         configure=paged,
         prefill=partial(_prefill, page),
         resume=partial(_resume, page, reach),
+        growth=Growth(bytes=1),
     )
 
 

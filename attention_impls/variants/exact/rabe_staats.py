@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from attention_impls.call import Call, hide, repeat_heads
-from attention_impls.contract import Implementation, Output, Run, Support
+from attention_impls.contract import Growth, Implementation, Output, Run, Support
 from attention_impls.tiling import Band, Tile, bands, checked
 from attention_impls.variants.scores.softmax import SOFTMAX
 
@@ -47,7 +47,9 @@ def rabe_staats(q_chunk: int = 256, k_chunk: int = 512) -> Implementation:
 
         return run
 
-    return Implementation("rabe_staats", SOFTMAX, prepare, Support(lse="differentiable"), configure=rabe_staats)
+    return Implementation(
+        "rabe_staats", SOFTMAX, prepare, Support(lse="differentiable"), configure=rabe_staats, growth=Growth(bytes=1)
+    )
 
 
 def _band(call: Call, band: Band) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from attention_impls.call import Call
-from attention_impls.contract import Implementation, Output, Run, Support
+from attention_impls.contract import Growth, Implementation, Output, Run, Support
 from attention_impls.tiling import Band, Tile, bands, checked
 from attention_impls.variants.scores.softmax import SOFTMAX
 
@@ -36,7 +36,9 @@ def tiles(block: int = 128) -> Implementation:
 
         return run
 
-    return Implementation("tiles", SOFTMAX, prepare, Support(lse="differentiable"), configure=tiles)
+    return Implementation(
+        "tiles", SOFTMAX, prepare, Support(lse="differentiable"), configure=tiles, growth=Growth(bytes=1)
+    )
 
 
 class _Tiled(torch.autograd.Function):

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from attention_impls.bounded_memory import Slots, chunkwise, prefill, read
 from attention_impls.call import Call, hide, repeat_heads, softmax_rows
-from attention_impls.contract import Implementation, Output, Parameter, Run, Support, Variant
+from attention_impls.contract import Growth, Implementation, Output, Parameter, Run, Support, Variant
 from attention_impls.delta_rule import Layout
 from attention_impls.low_rank import OverKeys, low_rank
 from attention_impls.mask import Mask
@@ -64,7 +64,13 @@ def blocked(variant: Variant, block: int = 8) -> Implementation:
 
         return run
 
-    return Implementation("blocked", variant, prepare, configure=partial(blocked, variant))
+    return Implementation(
+        "blocked",
+        variant,
+        prepare,
+        configure=partial(blocked, variant),
+        growth=Growth(bytes=1, at="slots and block fixed"),
+    )
 
 
 def _part(mask: Mask, lo: int, hi: int) -> tuple[int, Tensor | None]:
@@ -107,7 +113,7 @@ def chunked(variant: Variant, chunk: int = CHUNK) -> Implementation:
         return lambda call: Output(chunkwise(call, layout, chunk))
 
     return Implementation("chunked", variant, prepare, _CAUSAL, prefill=prefill, resume=_resume,
-                          configure=partial(chunked, variant))  # fmt: skip
+                          configure=partial(chunked, variant), growth=Growth(1, 1, "slots fixed"))  # fmt: skip
 
 
 def implementations(slots: int = 32) -> list[Implementation]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from attention_impls.call import Call, hide, repeat_heads, softmax_rows
-from attention_impls.contract import Implementation, Output, Parameter, Run, Support, Variant
+from attention_impls.contract import Growth, Implementation, Output, Parameter, Run, Support, Variant
 from attention_impls.linearised import normalised
 from attention_impls.low_rank import SAME_KEYS
 from attention_impls.mask import Mask
@@ -72,7 +72,7 @@ def blocked(variant: Variant, block: int = 16) -> Implementation:
         plan = [_block(mask, lo, hi) for lo, hi in spans(mask.q_len, block)]
         return lambda call: Output(_in_blocks(call, plan))
 
-    return Implementation("blocked", variant, prepare, configure=configure)
+    return Implementation("blocked", variant, prepare, configure=configure, growth=Growth(bytes=1))
 
 
 def _block(mask: Mask, lo: int, hi: int) -> _Block:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attention_impls.call import Call, hide, lse_rows, repeat_heads, softmax_rows
-from attention_impls.contract import Implementation, Output, Run, Support, Variant
+from attention_impls.contract import Growth, Implementation, Output, Run, Support, Variant
 from attention_impls.delta_rule import Layout
 from attention_impls.low_rank import SAME_KEYS
 from attention_impls.tiling import checked, spans
@@ -82,7 +82,7 @@ def chunked(chunk: int = 16) -> Implementation:
         starts=frozenset({"zero", "aligned", "any"}),
         why_not=lambda call: None if call.mask.causal else "is the causal form; the summed one takes this mask",
     )
-    return Implementation("chunked", AFT_SIMPLE, prepare, support, configure=chunked)
+    return Implementation("chunked", AFT_SIMPLE, prepare, support, configure=chunked, growth=Growth(1, 1))
 
 
 def _running_means(call: Call, layout: Layout, chunk: int) -> Tensor:
@@ -106,6 +106,6 @@ def _running_means(call: Call, layout: Layout, chunk: int) -> Tensor:
 
 IMPLEMENTATIONS = [
     blocked(AFT_SIMPLE),
-    Implementation("summed", AFT_SIMPLE, _summed, Support(masks=SAME_KEYS)),
+    Implementation("summed", AFT_SIMPLE, _summed, Support(masks=SAME_KEYS), growth=Growth(1, 1)),
     chunked(),
 ]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from attention_impls.call import Call
-from attention_impls.contract import Implementation, Output, Parameter, Run, Variant
+from attention_impls.contract import Growth, Implementation, Output, Parameter, Run, Variant
 from attention_impls.makers import of_call
 from attention_impls.tiling import checked, spans
 from attention_impls.undefined import one
@@ -51,7 +51,7 @@ def implementations(units: int = 64) -> list[Implementation]:
         formula="out = norm(softmax_I(q M_kᵀ)) M_v, norm dividing rows by their sums",
         cost="time O(I·S·(D+E)); memory O(I·S) naive, O(block·S) streamed",
     )
-    return [of_call(variant, _naive), streamed(variant)]
+    return [of_call(variant, _naive, growth=Growth(1, 1, "units fixed")), streamed(variant)]
 
 
 def _wide(call: Call) -> tuple[Tensor, Tensor, Tensor]:
@@ -87,4 +87,4 @@ def streamed(variant: Variant, block: int = 256) -> Implementation:
 
         return run
 
-    return Implementation("streamed", variant, prepare, configure=configure)
+    return Implementation("streamed", variant, prepare, configure=configure, growth=Growth(1, 1, "units fixed"))

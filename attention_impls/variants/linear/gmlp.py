@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attention_impls.call import Call, repeat_heads
-from attention_impls.contract import Implementation, Output, Parameter, Run, Variant
+from attention_impls.contract import Growth, Implementation, Output, Parameter, Run, Variant
 from attention_impls.tiling import bands, checked
 from attention_impls.undefined import either, no_scale, one, one_size
 
@@ -104,7 +104,7 @@ def tiled(block: int = 128) -> Implementation:
 
         return run
 
-    return Implementation("tiled", GMLP, prepare, configure=tiled)
+    return Implementation("tiled", GMLP, prepare, configure=tiled, growth=Growth(bytes=1))
 
 
 IMPLEMENTATIONS = [Implementation("whole", GMLP, _whole), tiled()]

@@ -18,7 +18,7 @@ from torch.linalg import vector_norm
 from torch.nn.functional import normalize
 
 from attention_impls.call import Call, repeat_heads
-from attention_impls.contract import Implementation, Output, Run, Support, Variant
+from attention_impls.contract import Growth, Implementation, Output, Run, Support, Variant
 from attention_impls.low_rank import SAME_KEYS
 from attention_impls.undefined import either, no_scale, one, one_size
 
@@ -114,6 +114,6 @@ _entry = partial(Implementation, variant=HYDRA)
 
 IMPLEMENTATIONS = [
     _entry("masked", prepare=_masked),
-    _entry("summed", prepare=_summed, support=Support(masks=SAME_KEYS)),
-    _entry("running", prepare=_running, support=_CAUSAL),
+    _entry("summed", prepare=_summed, support=Support(masks=SAME_KEYS), growth=Growth(1, 1)),
+    _entry("running", prepare=_running, support=_CAUSAL, growth=Growth(1, 1)),
 ]

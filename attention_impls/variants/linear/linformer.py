@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attention_impls.call import Call
-from attention_impls.contract import Implementation, Parameter, Variant
+from attention_impls.contract import Growth, Implementation, Parameter, Variant
 from attention_impls.mask import full_mask
 from attention_impls.through import softmax_kernel, through
 
@@ -64,6 +64,9 @@ def implementations(rank: int = 64) -> list[Implementation]:
     )
     kernels = [softmax_kernel(name) for name in ("naive", "sdpa_math", "sdpa_flash", "sdpa_efficient")]
     return [
-        through(kernel, variant, _projected, lambda out, call: out, mask=lambda mask: full_mask(mask.q_len, rank))
+        replace(
+            through(kernel, variant, _projected, lambda out, call: out, mask=lambda mask: full_mask(mask.q_len, rank)),
+            growth=Growth(1, 1, "rank fixed"),
+        )
         for kernel in kernels
     ]

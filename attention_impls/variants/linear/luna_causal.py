@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from attention_impls.call import Call, repeat_heads
-from attention_impls.contract import Implementation, Output, Parameter, Run, Support, Variant
+from attention_impls.contract import Growth, Implementation, Output, Parameter, Run, Support, Variant
 from attention_impls.delta_rule import Layout
 from attention_impls.tiling import checked, spans
 
@@ -108,7 +108,9 @@ def chunked(variant: Variant, chunk: int = CHUNK) -> Implementation:
         layout, counts = Layout.of(call), _counts(call)
         return lambda call: Output(_chunked(call, layout, counts, chunk))
 
-    return Implementation("chunked", variant, prepare, _CAUSAL, configure=partial(chunked, variant))
+    return Implementation(
+        "chunked", variant, prepare, _CAUSAL, configure=partial(chunked, variant), growth=Growth(1, 1, "packed fixed")
+    )
 
 
 def implementations(packed: int = 64) -> list[Implementation]:

@@ -16,7 +16,7 @@ from torch.linalg import vector_norm
 from torch.nn.functional import normalize
 
 from attention_impls.call import Call, repeat_heads
-from attention_impls.contract import Parameter, Variant
+from attention_impls.contract import Growth, Parameter, Variant
 from attention_impls.makers import of_call
 from attention_impls.undefined import one, one_size
 
@@ -74,4 +74,7 @@ def _gram(call: Call) -> Tensor:
     return _mixed(wide, wide.q.mT @ wide.k / lengths.clamp_min(torch.finfo(lengths.dtype).tiny)).to(call.q.dtype)
 
 
-IMPLEMENTATIONS = [of_call(XCIT, _normed, name="normed"), of_call(XCIT, _gram, name="gram")]
+IMPLEMENTATIONS = [
+    of_call(XCIT, _normed, name="normed", growth=Growth(1, 1)),
+    of_call(XCIT, _gram, name="gram", growth=Growth(1, 1)),
+]

@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
 
 from attention_impls.call import Call, repeat_heads
-from attention_impls.contract import Implementation, Output, Run, Variant
+from attention_impls.contract import Growth, Implementation, Output, Run, Variant
 from attention_impls.tiling import checked, spans
 from attention_impls.undefined import no_scale, one
 
@@ -85,7 +85,7 @@ def blocked(variant: Variant, planes: int, block: int = 64) -> Implementation:
 
         return run
 
-    return Implementation("blocked", variant, prepare, configure=configure)
+    return Implementation("blocked", variant, prepare, configure=configure, growth=Growth(bytes=1))
 
 
 def implementations(planes: int = 8) -> list[Implementation]:

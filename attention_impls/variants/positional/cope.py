@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from attention_impls.biased import Seen, whole
 from attention_impls.call import Call, hide, lse_rows, wide
-from attention_impls.contract import MASK_WORDS, Implementation, Output, Parameter, Run, Support, Variant
+from attention_impls.contract import MASK_WORDS, Growth, Implementation, Output, Parameter, Run, Support, Variant
 from attention_impls.makers import softmax_of
 from attention_impls.scored import shown
 from attention_impls.scored_tiles import tile_of
@@ -81,7 +81,9 @@ def tiled(variant: Variant, positions: int, block: int = 128) -> Implementation:
 
         return run
 
-    return Implementation("tiled", variant, prepare, Support(lse="differentiable"), configure=configure)
+    return Implementation(
+        "tiled", variant, prepare, Support(lse="differentiable"), configure=configure, growth=Growth(bytes=1)
+    )
 
 
 class _Running(NamedTuple):

@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 
 from attention_impls.backwards import walked
 from attention_impls.call import Call
-from attention_impls.contract import Parameter, Variant
+from attention_impls.contract import Growth, Parameter, Variant
 from attention_impls.decayed import faster
 from attention_impls.states import CHUNK, MASKS, causal_only, forms
 from attention_impls.transitions import Erasing, Transitions
@@ -62,4 +62,4 @@ DELTANET = Variant(
     cost="time O((I+J)·D·E), chunkwise also O(J·C·(D+E)), parallel O(I·J·(I+D+E)); state D·E a key/value head",
 )
 
-IMPLEMENTATIONS = forms(DELTANET, RULE)
+IMPLEMENTATIONS = forms(DELTANET, RULE, at_once=Growth(3, 2))

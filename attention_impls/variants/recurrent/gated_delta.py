@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
 from attention_impls.call import Call
-from attention_impls.contract import Implementation, Output, Parameter, Run, Support, Variant
+from attention_impls.contract import Growth, Implementation, Output, Parameter, Run, Support, Variant
 from attention_impls.delta_rule import Layout, chunkwise, empty_state, prefill, recurrent
 
 CHUNK = 64
@@ -125,10 +125,12 @@ def _chunkwise(chunk: int = CHUNK) -> Implementation:
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1; got {chunk}")
     prepare = partial(_prepared, chunk)
-    return Implementation("chunkwise", GATED_DELTA, prepare, _SUPPORT, configure=_chunkwise)
+    return Implementation("chunkwise", GATED_DELTA, prepare, _SUPPORT, configure=_chunkwise, growth=Growth(1, 1))
 
 
 IMPLEMENTATIONS = [
-    Implementation("recurrent", GATED_DELTA, _one_by_one, _SUPPORT, prefill=prefill, resume=_resume),
+    Implementation(
+        "recurrent", GATED_DELTA, _one_by_one, _SUPPORT, prefill=prefill, resume=_resume, growth=Growth(1, 1)
+    ),
     _chunkwise(),
 ]

@@ -18,7 +18,7 @@ from torch.nn.functional import normalize
 
 from attention_impls.backwards import walked
 from attention_impls.call import Call
-from attention_impls.contract import Parameter, Variant
+from attention_impls.contract import Growth, Parameter, Variant
 from attention_impls.decayed import SMALL_CHUNK, faster
 from attention_impls.states import MASKS, causal_only, forms
 from attention_impls.transitions import Erasing, Transitions
@@ -62,4 +62,4 @@ KDA = Variant(
     cost="time O((I+J)·D·E), chunkwise also O(J·C·(D+E)), parallel O(I·J·(I+D+E)); state D·E a key/value head",
 )
 
-IMPLEMENTATIONS = forms(KDA, RULE)
+IMPLEMENTATIONS = forms(KDA, RULE, at_once=Growth(3, 2))

@@ -23,7 +23,7 @@ from torch.nn.functional import softplus
 
 from attention_impls.backwards import walked
 from attention_impls.call import Call
-from attention_impls.contract import Parameter, Variant, Workload
+from attention_impls.contract import Growth, Parameter, Variant, Workload
 from attention_impls.decayed import faster, scale_one
 from attention_impls.delta_rule import Layout
 from attention_impls.fading import pairs, segments
@@ -182,5 +182,5 @@ LOG_LINEAR = Variant(
     cost="time O(J·D·E·log J), chunkwise also O(J·C·(D+E)), parallel O(I·J·(D+E)); state D·E·log J a key/value head",
 )
 
-_RECURRENT, _CHUNKWISE, _PARALLEL = forms(LOG_LINEAR, RULE, _past_the_end)
+_RECURRENT, _CHUNKWISE, _PARALLEL = forms(LOG_LINEAR, RULE, _past_the_end, growth=Growth(1, 1, "log J left out"))
 IMPLEMENTATIONS = [_RECURRENT, _CHUNKWISE, replace(_PARALLEL, support=replace(_PARALLEL.support, why_not=None))]

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from attention_impls.call import Call, hide, lse_rows, repeat_heads, softmax_for
-from attention_impls.contract import Implementation, Output, Parameter, Run, Support, Variant
+from attention_impls.contract import Growth, Implementation, Output, Parameter, Run, Support, Variant
 from attention_impls.makers import softmax_of
 from attention_impls.mask import Mask
 from attention_impls.tiling import checked, spans
@@ -121,7 +121,9 @@ def chunked(variant: Variant, block: int = 64) -> Implementation:
         plan = [_chunk(mask, lo, hi) for lo, hi in spans(mask.q_len, block)]
         return lambda call: _in_chunks(call, plan, lse)
 
-    return Implementation("chunked", variant, prepare, Support(lse="differentiable"), configure=configure)
+    return Implementation(
+        "chunked", variant, prepare, Support(lse="differentiable"), configure=configure, growth=Growth(bytes=1)
+    )
 
 
 def _chunk(mask: Mask, lo: int, hi: int) -> _Chunk:

@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from attention_impls.call import Call, hide, repeat_heads, softmax_rows, wide
-from attention_impls.contract import Implementation, Output, Run, Support, Variant
+from attention_impls.contract import Growth, Implementation, Output, Run, Support, Variant
 from attention_impls.makers import of
 from attention_impls.scored_tiles import tile_of
 from attention_impls.tiling import Band, bands, checked
@@ -147,7 +147,7 @@ def bisection(variant: Variant, alpha: float, block: int = 64) -> Implementation
 
         return run
 
-    return Implementation("bisection", variant, prepare, Support(), configure=configure)
+    return Implementation("bisection", variant, prepare, Support(), configure=configure, growth=Growth(bytes=1))
 
 
 def _chunk(normalise: Normalise, call: Call, band: Band) -> Tensor:

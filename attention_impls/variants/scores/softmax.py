@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from attention_impls.call import Call, hide, lse_rows, repeat_heads, softmax_for
-from attention_impls.contract import Implementation, Output, Prepare, Run, Support
+from attention_impls.contract import Growth, Implementation, Output, Prepare, Run, Support
 from attention_impls.makers import softmax_of
 from attention_impls.mask import Mask
 
@@ -170,6 +170,7 @@ IMPLEMENTATIONS = [
         _flash,
         Support(value_dim=False, lse="value", why_not=_flash_why_not),
         backend={"cpu": "_scaled_dot_product_flash_attention_for_cpu", "cuda": "_flash_attention_forward"},
+        growth=Growth(bytes=1),
     ),
     Implementation(
         "sdpa_efficient",
@@ -177,6 +178,7 @@ IMPLEMENTATIONS = [
         _pinned(SDPBackend.EFFICIENT_ATTENTION),
         Support(devices=_CUDA, grouped_heads=False, dtypes=_HALF | {"f32", "tf32"}),
         backend={"cuda": "_efficient_attention_forward"},
+        growth=Growth(bytes=1),
     ),
     Implementation(
         "sdpa_cudnn",
@@ -184,5 +186,6 @@ IMPLEMENTATIONS = [
         _pinned(SDPBackend.CUDNN_ATTENTION),
         Support(devices=_CUDA, dtypes=_HALF),
         backend={"cuda": "_cudnn_attention_forward"},
+        growth=Growth(bytes=1),
     ),
 ]

@@ -17,7 +17,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from attention_impls.contract import Implementation
+from attention_impls.contract import Growth, Implementation
 from attention_impls.tiling import checked
 from attention_impls.variants.sparse.block_sparse import kernels, of_layout
 
@@ -44,4 +44,4 @@ def implementations(block: int = 64, random: int = 3) -> list[Implementation]:
         formula="A = softmax(scale · q kᵀ) over blocks p - 1 … p + 1, the first, the last and `random` drawn ones",
         cost="time and memory O(I·block·(5 + random)) in blocks, O(I·J) with a dense mask",
     )
-    return kernels(variant, block)
+    return kernels(variant, block, Growth(1, 1, "block and random fixed"))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from attention_impls.call import Call
-from attention_impls.contract import Implementation
+from attention_impls.contract import Growth, Implementation
 from attention_impls.gathered import Cover, blocks, lay, tiled
 from attention_impls.makers import over, variant_over
 from attention_impls.mask import Pattern
@@ -44,4 +44,7 @@ def implementations(block: int = 64) -> list[Implementation]:
         formula="A = softmax(scale · q kᵀ) over the keys of the own block",
         cost="time and memory O(I·block) in blocks, O(I·J) with a dense mask",
     )
-    return [*over(variant, pattern, softmax_kernel("naive"), tiles()), tiled("blocks", variant, partial(_plan, block))]
+    return [
+        *over(variant, pattern, softmax_kernel("naive"), tiles()),
+        tiled("blocks", variant, partial(_plan, block), growth=Growth(1, 1, "block fixed")),
+    ]

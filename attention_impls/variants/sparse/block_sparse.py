@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attention_impls.call import Call, hide, lse_rows, softmax_rows
-from attention_impls.contract import Implementation, Output, Parameter, Run, Variant, Workload
+from attention_impls.contract import Growth, Implementation, Output, Parameter, Run, Variant, Workload
 from attention_impls.gathered import SUPPORT, first_query, masked_by
 from attention_impls.makers import softmax_of
 from attention_impls.mask import Mask
@@ -55,14 +55,14 @@ def of_layout(
     return softmax_of(name, partial(_logits, block), parameters={"layout": layout}, **facts)
 
 
-def kernels(variant: Variant, block: int) -> list[Implementation]:
-    """All forms of a variant made by `of_layout`."""
+def kernels(variant: Variant, block: int, growth: Growth | None = None) -> list[Implementation]:
+    """All forms of a variant made by `of_layout`; `growth` is claimed of the one that computes live blocks only."""
 
     def whole(call: Call) -> Tensor:
         return kept(block, call, torch.arange(call.q.shape[2], device=call.q.device))
 
     dense = masked_by(variant, whole, softmax_kernel("naive"), softmax_kernel("sdpa_flash"))
-    return [*dense, Implementation("blocks", variant, partial(_prepared, block), SUPPORT)]
+    return [*dense, Implementation("blocks", variant, partial(_prepared, block), SUPPORT, growth=growth)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from attention_impls.call import Call
-from attention_impls.contract import Implementation
+from attention_impls.contract import Growth, Implementation
 from attention_impls.gathered import Cover, around, blocks, lay, tiled
 from attention_impls.makers import over, variant_over
 from attention_impls.mask import Pattern
@@ -52,4 +52,7 @@ def implementations(bucket: int = 64, backward: int = 1, forward: int = 1) -> li
     )
     dense = softmax_kernel("naive"), softmax_kernel("sdpa_flash")  # the pattern as a mask: every pair is computed
     plan = partial(_plan, bucket, backward, forward)
-    return [*over(variant, pattern, *dense, tiles()), tiled("buckets", variant, plan)]
+    return [
+        *over(variant, pattern, *dense, tiles()),
+        tiled("buckets", variant, plan, growth=Growth(1, 1, "bucket fixed")),
+    ]

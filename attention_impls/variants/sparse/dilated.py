@@ -18,7 +18,7 @@ from functools import partial
 import torch
 
 from attention_impls.call import Call
-from attention_impls.contract import Implementation
+from attention_impls.contract import Growth, Implementation
 from attention_impls.gathered import Cover, around, first_query, lay, tiled_by_block
 from attention_impls.makers import over, variant_over
 from attention_impls.mask import Pattern
@@ -56,5 +56,5 @@ def implementations(window: int = 256, rate: int = 4) -> list[Implementation]:
         cost="time and memory O(I·(window/rate + block)) by residues, O(I·J) with a dense mask",
     )
     dense = softmax_kernel("naive"), softmax_kernel("sdpa_flash")  # the pattern as a mask: every pair is computed
-    residues = tiled_by_block("residues", variant, partial(_plan, window, rate))
+    residues = tiled_by_block("residues", variant, partial(_plan, window, rate), growth=Growth(1, 1, "window fixed"))
     return [*over(variant, pattern, *dense, tiles()), residues]

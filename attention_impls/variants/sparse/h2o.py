@@ -31,7 +31,7 @@ from attention_impls.choosing import (
     ranks,
     within_length,
 )
-from attention_impls.contract import Implementation, Support
+from attention_impls.contract import Growth, Implementation, Support
 from attention_impls.makers import softmax_of
 from attention_impls.tiling import checked
 
@@ -130,4 +130,4 @@ def implementations(heavy: int = 64, recent: int = 64) -> list[Implementation]:
     )
     support = Support(masks=variant.masks, lse="differentiable", cross=False)
     keep, chooser = partial(_kept, heavy, recent), partial(_chooser, heavy, recent)
-    return [dense(variant, keep, support), gathered(variant, chooser, support)]
+    return [dense(variant, keep, support), gathered(variant, chooser, support, growth=Growth(1, 1, "cache fixed"))]

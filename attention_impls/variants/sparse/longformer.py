@@ -18,7 +18,7 @@ from functools import partial
 import torch
 
 from attention_impls.call import Call
-from attention_impls.contract import Implementation
+from attention_impls.contract import Growth, Implementation
 from attention_impls.gathered import Cover, first_query, lay, tiled_by_block, windowed
 from attention_impls.makers import over, variant_over
 from attention_impls.mask import Pattern
@@ -63,5 +63,7 @@ def implementations(window: int = 256, global_tokens: int = 16) -> list[Implemen
         cost="time and memory O(I·(window + block + g) + g·J) in a band, g = global_tokens; O(I·J) with a dense mask",
     )
     dense = softmax_kernel("naive"), softmax_kernel("sdpa_flash")  # the pattern as a mask: every pair is computed
-    banded = tiled_by_block("banded", variant, partial(_plan, window, global_tokens))
+    banded = tiled_by_block(
+        "banded", variant, partial(_plan, window, global_tokens), growth=Growth(1, 1, "window and global tokens fixed")
+    )
     return [*over(variant, pattern, *dense, tiles()), banded]

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from attention_impls.call import Call, lse_rows, repeat_heads, softmax_rows
-from attention_impls.contract import Implementation, Output, Parameter, Run, Support
+from attention_impls.contract import Growth, Implementation, Output, Parameter, Run, Support
 from attention_impls.gathered import Cover, first_query, lay, tiled
 from attention_impls.makers import softmax_of
 from attention_impls.tiling import checked
@@ -85,4 +85,4 @@ def implementations(segment: int = 64, growth: int = 2, branches: int = 3) -> li
         cost="time and memory O(Σ_b I·segment/growth^b), at most 2·I·segment, in branches; O(I·J) dense",
     )
     dense = Implementation("dense", variant, partial(_dense, sizes), Support(lse="differentiable"))
-    return [dense, tiled("branches", variant, partial(_plan, sizes))]
+    return [dense, tiled("branches", variant, partial(_plan, sizes), growth=Growth(1, 1, "segments fixed"))]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from attention_impls.call import Call, hide
-from attention_impls.contract import Implementation, Parameter
+from attention_impls.contract import Growth, Implementation, Parameter
 from attention_impls.gathered import Cover, blocks, first_query, lay, masked_by, tiled_by_block
 from attention_impls.makers import patterned, softmax_of
 from attention_impls.through import softmax_kernel
@@ -74,4 +74,7 @@ def implementations(window: int = 65) -> list[Implementation]:
         return _kept(window, call, torch.arange(call.q.shape[2], device=call.q.device))
 
     dense = masked_by(variant, whole, softmax_kernel("naive"), softmax_kernel("sdpa_flash"))
-    return [*dense, tiled_by_block("banded", variant, partial(_plan, window))]
+    return [
+        *dense,
+        tiled_by_block("banded", variant, partial(_plan, window), growth=Growth(1, 1, "window and block fixed")),
+    ]

@@ -30,6 +30,7 @@ from torch.nn.functional import pad
 
 from attention_impls.call import Call, hide, repeat_heads, softmax_rows, wide
 from attention_impls.choosing import (
+    CHOSEN,
     ROWS,
     among_best,
     attended,
@@ -207,7 +208,7 @@ def _gathered(sizes: _Sizes, variant: Variant, support: Support, rows: int = ROW
 
         return run
 
-    return Implementation("gathered", variant, prepare, support, configure=configure)
+    return Implementation("gathered", variant, prepare, support, configure=configure, growth=CHOSEN)
 
 
 def _why_not(call: Call) -> str | None:

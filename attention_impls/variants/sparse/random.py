@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attention_impls.call import Call, hide
-from attention_impls.contract import Implementation, Parameter, Workload
+from attention_impls.contract import Growth, Implementation, Parameter, Workload
 from attention_impls.gathered import Cover, blocks, lay, masked_by, tiled_by_block
 from attention_impls.makers import softmax_of
 from attention_impls.through import softmax_kernel
@@ -90,4 +90,4 @@ def implementations(keys: int = 64) -> list[Implementation]:
     )
 
     dense = masked_by(variant, _marked, softmax_kernel("naive"), softmax_kernel("sdpa_flash"))
-    return [*dense, tiled_by_block("gathered", variant, _plan)]
+    return [*dense, tiled_by_block("gathered", variant, _plan, growth=Growth(1, 1, "keys a query fixed"))]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from attention_impls.call import Call, hide, lse_rows, repeat_heads, softmax_for
-from attention_impls.contract import Implementation, Output, Run, Support, Variant
+from attention_impls.contract import Growth, Implementation, Output, Run, Support, Variant
 from attention_impls.makers import over, patterned, variant_over
 from attention_impls.mask import Mask, Pattern
 from attention_impls.through import softmax_kernel
@@ -67,7 +67,14 @@ def banded(variant: Variant, window: int, block: int = 64) -> Implementation:
 
         return run
 
-    return Implementation("banded", variant, prepare, Support(lse="differentiable"), configure=configure)
+    return Implementation(
+        "banded",
+        variant,
+        prepare,
+        Support(lse="differentiable"),
+        configure=configure,
+        growth=Growth(1, 1, "window and block fixed"),
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from attention_impls.call import Call, hide, repeat_heads, softmax_rows
-from attention_impls.contract import Implementation, Output
+from attention_impls.contract import Growth, Implementation, Output
 from attention_impls.gathered import Cover, blocks, first_query, lay, tiled_by_block, windowed
 from attention_impls.makers import over, patterned, variant_over
 from attention_impls.mask import Pattern
@@ -95,5 +95,7 @@ def implementations(sinks: int = 4, window: int = 256) -> list[Implementation]:
     )
     dense = softmax_kernel("naive"), softmax_kernel("sdpa_flash")  # the pattern as a mask: every pair is computed
     cached = {"prefill": partial(_prefill, sinks, window), "resume": partial(_resume, pattern)}
-    banded = tiled_by_block("banded", variant, partial(_plan, sinks, window), **cached)
+    banded = tiled_by_block(
+        "banded", variant, partial(_plan, sinks, window), growth=Growth(1, 1, "sinks and window fixed"), **cached
+    )
     return [*over(variant, pattern, *dense, tiles()), banded]

@@ -17,7 +17,7 @@ from functools import partial
 import torch
 
 from attention_impls.call import Call
-from attention_impls.contract import Implementation
+from attention_impls.contract import Growth, Implementation
 from attention_impls.gathered import Cover, first_query, lay, tiled
 from attention_impls.makers import over, variant_over
 from attention_impls.mask import Pattern
@@ -65,5 +65,5 @@ def implementations(window: int = 8, width: int = 32, shift: int = 0) -> list[Im
         cost="time and memory O(I·window²) in windows, O(I·J) with a dense mask",
     )
     dense = softmax_kernel("naive"), softmax_kernel("sdpa_flash")  # the pattern as a mask: every pair is computed
-    windows = tiled("windows", variant, partial(_plan, window, width, shift))
+    windows = tiled("windows", variant, partial(_plan, window, width, shift), growth=Growth(1, 1, "window fixed"))
     return [*over(variant, pattern, *dense, tiles()), windows]
