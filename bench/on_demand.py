@@ -16,6 +16,7 @@ from bench.lock import device_lock
 from bench.plan import Group, Plan
 from bench.protocol import Protocol
 from bench.record import Record
+from bench.sanity import Earlier
 from bench.store import Writer
 from bench.units import show
 
@@ -53,6 +54,7 @@ class OnDemand:
     records: dict[str, Record] = field(default_factory=dict)
     run: str = ""
     writer: Writer | None = None
+    _earlier: Earlier = field(default_factory=Earlier)
     _held: ExitStack = field(default_factory=ExitStack)
 
     def record(self, cell: str) -> Record:
@@ -93,7 +95,7 @@ class OnDemand:
             where = f"group {number + 1} of {len(self.plan.groups)}, {group.setting}"
             self.tell(f"{where}: {many} contender{'s' * (many > 1)}, timed for at most {longest}")
         alone = replace(self.plan, groups=(group,))
-        for records in supervisor.run(alone, protocol, plugins=self.plugins):
+        for records in supervisor.run(alone, protocol, plugins=self.plugins, earlier=self._earlier):
             writer.append(records)
             self.records.update((record.key.cell, record) for record in records)
 

@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from attention_impls import catalogue
+from attention_impls.contract import QUADRATIC
 from bench import sanity
 from bench.cell import coordinates
 from bench.metric import Sample, Timed, of_phase
 from bench.plan import Planned
 from bench.protocol import Protocol
 from bench.record import MEASURED, Key, Reading, Record, Scalar
+from bench.sanity import Earlier
 
 
 @dataclass
@@ -37,8 +40,10 @@ class State:
 def take(states: list[State], event: Mapping[str, Any]) -> None:
     """Puts one event where it belongs."""
     index, kind = event["cell"], event["e"]
-    if kind in ("ready", "stopped"):
+    if kind in ("ready", "stopped", "ceilings"):
         for state in states:
+            if kind == "ceilings" and state.alive:
+                state.facts |= event["facts"]
             if kind == "ready" and state.alive:
                 state.facts |= {name: event["facts"][name] for name in ("clock", "caches") if name in event["facts"]}
             if kind == "stopped" and state.samples:
@@ -71,8 +76,8 @@ def _reading(data: Mapping[str, Any]) -> Reading:
     return Reading(unit=data["unit"], why_missing=data["why_missing"], **columns)
 
 
-def record_of(state: State, reference: str, protocol: Protocol) -> Record:
-    """The record of a cell that is done, derived metrics and alarms included."""
+def record_of(state: State, reference: str, protocol: Protocol, earlier: Earlier) -> Record:
+    """The record of a cell that is done, derived metrics and alarms included, those in view of earlier cells too."""
     cell = state.planned.cell
     where = coordinates(cell, reference)
     readings = dict(state.readings)
@@ -88,10 +93,18 @@ def record_of(state: State, reference: str, protocol: Protocol) -> Record:
         backend=state.backend,
         note=state.note,
         facts=state.facts,
-        alarms=sanity.alarms(readings) if state.outcome in MEASURED else (),
+        alarms=_alarms(state, where, readings, earlier) if state.outcome in MEASURED else (),
         companion=state.planned.companion,
         at=time.time(),
     )
+
+
+def _alarms(
+    state: State, where: Mapping[str, Scalar], readings: Mapping[str, Reading], earlier: Earlier
+) -> tuple[str, ...]:
+    growth = catalogue.find(state.planned.cell.subject).bare.growth or QUADRATIC
+    alone = sanity.alarms(readings, state.facts, every_pair=growth.time >= QUADRATIC.time)
+    return alone + earlier.stalls(where, readings)
 
 
 def _derive(cell: Mapping[str, Scalar], readings: dict[str, Reading]) -> None:

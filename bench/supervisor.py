@@ -18,11 +18,13 @@ from bench.metric import all_metrics
 from bench.plan import Group, Plan
 from bench.protocol import Protocol
 from bench.record import MEASURED, Reading, Record
+from bench.sanity import Earlier
 from bench.state import State, record_of, take
 
 # glibc moves its mmap and trim thresholds while a process runs, which alone changes a cell by 2x: a timing
 # child never maps or gives back. The same policy as the CUDA caching allocator's, said in the protocol.
 PINNED_HEAP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_TOP_PAD_": str(64 * 2**20)}
+FACTS = ("ceiling_flops", "ceiling_bandwidth", "data_sheet_flops")
 SPARE_MEMORY = 0.8  # share of the free memory that a child may take when no limit is given
 FIRST_PHASES = ("import", "prepare", "warm", "right")  # compile and lazy loading happen in these
 
@@ -48,27 +50,34 @@ def run(
     listener: Listener = lambda _: None,
     plugins: Sequence[Path] = (),
     extra: Sequence[str] = (),
+    earlier: Earlier | None = None,
 ) -> Iterator[list[Record]]:
-    """The records of a plan, group by group. `extra` names opt-in metrics."""
-    protocol = limited(protocol)
+    """The records of a plan, group by group. `extra` names opt-in metrics; `earlier` is what other groups of the same
+    run have shown."""
+    protocol, earlier = limited(protocol), earlier or Earlier()
     job = {"protocol": asdict(protocol), "plugins": [str(path.resolve()) for path in plugins]}
     for number, group in enumerate(plan.groups):
 
         def tell(phase: str, cell: str = "", number: int = number, group: Group = group) -> None:
             listener(Progress(number, len(plan.groups), group.setting, phase, cell))
 
-        yield _group(group, protocol, job, tell, extra)
+        yield _group(group, protocol, job, tell, extra, earlier)
 
 
 def _group(
-    group: Group, protocol: Protocol, job: Mapping[str, Any], tell: Callable[..., None], extra: Sequence[str]
+    group: Group,
+    protocol: Protocol,
+    job: Mapping[str, Any],
+    tell: Callable[..., None],
+    extra: Sequence[str],
+    earlier: Earlier,
 ) -> list[Record]:
     states = [State(p, outcome=p.outcome, note=p.note) for p in group.cells]
     _right(states, protocol, job, tell)
-    _time(states, group.reference, protocol, job, tell)
+    _time_under_ceilings(states, group.reference, protocol, job, tell, earlier)
     for name in extra:
         _own(states, name, protocol, job, tell)
-    return [record_of(state, group.reference, protocol) for state in states]
+    return [record_of(state, group.reference, protocol, earlier) for state in states]
 
 
 def limited(protocol: Protocol) -> Protocol:
@@ -88,7 +97,7 @@ def judge(
     states = [State(p, outcome=p.outcome, note=p.note) for p in group.cells]
     job = {"protocol": asdict(protocol), "plugins": list(plugins)}
     _right(states, protocol, job, lambda *_: None, place=place)
-    return [record_of(state, group.reference, protocol) for state in states]
+    return [record_of(state, group.reference, protocol, Earlier()) for state in states]
 
 
 def _right(
@@ -108,6 +117,26 @@ def _right(
             return
         _blame(states, at if at is not None else waiting[0], death)
         waiting = [i for i in waiting if i > (at if at is not None else waiting[0])]
+
+
+def _time_under_ceilings(
+    states: list[State],
+    reference: str,
+    protocol: Protocol,
+    job: Mapping[str, Any],
+    tell: Callable[..., None],
+    earlier: Earlier,
+) -> None:
+    """Time, and what the device can do at most: measured once a run for each device, dtype and number of threads."""
+    cell = states[0].planned.cell
+    under = (cell.device, cell.workload.dtype, cell.threads)
+    known = earlier.ceilings.get(under)
+    _time(states, reference, protocol, {**job, "ceilings": known is None}, tell)
+    for state in states:
+        if known is not None and state.alive:
+            state.facts |= known
+        elif found := {name: state.facts[name] for name in FACTS if name in state.facts}:
+            earlier.ceilings[under] = found
 
 
 def _time(

