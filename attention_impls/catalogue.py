@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from attention_impls import names
-from attention_impls.contract import Implementation, Layer, Transform, Variant
+from attention_impls.contract import UNKNOWN, Implementation, Layer, Transform, Variant
 from attention_impls.names import SubjectName
 
 ENTRY_POINTS = "attnbench.plugins"  # group under which installed packages offer modules with IMPLEMENTATIONS
@@ -173,7 +173,8 @@ def _wrapped(bare: Implementation, steps: Iterable[tuple[Transform, str | None]]
         if transform.wrap is None:
             raise ValueError(f"transform {transform.label} cannot wrap a kernel")
         inner = transform.wrap(made, argument)
-        made = replace(inner, name=f"{made.name}+{names.Step(transform.label, argument)}")
+        ours = UNKNOWN if inner.footprint is made.footprint else inner.footprint  # what it wraps has other bytes
+        made = replace(inner, name=f"{made.name}+{names.Step(transform.label, argument)}", footprint=ours)
     return made
 
 

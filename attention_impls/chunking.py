@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from attention_impls.call import Call
-from attention_impls.contract import Applied, Evidence, Implementation, Output, Run
+from attention_impls.contract import Applied, Evidence, Footprint, Implementation, Output, Run
 from attention_impls.evidence import Told, asked_forward, working
 from attention_impls.mask import Mask
 
@@ -47,7 +47,14 @@ Refusal = Callable[[Call, str], str | None]
 
 
 def chunked(
-    inner: Implementation, label: str, *, split: Split, join: Join, refuses: Refusal, needs_lse: bool = False
+    inner: Implementation,
+    label: str,
+    *,
+    split: Split,
+    join: Join,
+    refuses: Refusal,
+    footprint: Footprint,
+    needs_lse: bool = False,
 ) -> Implementation:
     """`inner` run on every part of a call. `refuses` says what cannot be cut before parts are looked at.
 
@@ -74,12 +81,17 @@ def chunked(
         asked = ((part, inner.refuses(part.of(call), direction)) for part in split(call))
         return next((f"its part ({part}) {why}" for part, why in asked if why), None)
 
-    return replace(inner, prepare=prepare, refusal=refusal, prefill=None, configure=None)
+    return replace(inner, prepare=prepare, refusal=refusal, prefill=None, configure=None, footprint=footprint)
 
 
 def bounds(length: int, step: int) -> list[Bounds]:
     """lo..hi from 0 to `length`, `step` at a time, the last one shorter where it must be."""
     return [(lo, min(lo + step, length)) for lo in range(0, length, step)]
+
+
+def sizes(length: int, step: int) -> list[int]:
+    """How long each of the bounds is."""
+    return [hi - lo for lo, hi in bounds(length, step)]
 
 
 def chunk_size(label: str, argument: str | None) -> int:

@@ -270,6 +270,21 @@ class Growth:
     at: str = ""
 
 
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes above the inputs on one CPU thread, written out: of a workload in float32 under a full mask.
+
+    peak(workload): the most alive at once in a forward without gradients; peak_lse: the same where the log-sum-exp is
+    asked for too. held(workload): what a forward keeps for its backward, its output included. None where nobody has
+    written it down, or it depends on more than the workload.
+    """
+
+    peak: Callable[[Workload], int] | None = None
+    held: Callable[[Workload], int] | None = None
+    peak_lse: Callable[[Workload], int] | None = None
+
+
+UNKNOWN = Footprint()
 QUADRATIC = Growth()  # what an implementation that claims nothing is held to, as a bound in both
 
 
@@ -283,7 +298,7 @@ class Implementation:
     to `support` (transforms ask every part). configure(**options) -> Implementation gives the same with
     other options (block sizes); `backend` is part of the operator's name that must be seen to run,
     per device. `layout` is the stride order in which its inputs are born. `growth` claims what it costs,
-    where that is not QUADRATIC; `attnbench costs` holds it to what it says.
+    where that is not QUADRATIC; `attnbench costs` holds it to what it says. `footprint` gives its bytes by formula.
 
     Decoding from a cache: prefill(call) digests the keys that stand before the call's first query, and
     resume(call, cache) gives what run(call) gives, reading of k, v and token parameters the rest only.
@@ -301,6 +316,7 @@ class Implementation:
     backend: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
     growth: Growth | None = None
+    footprint: Footprint = UNKNOWN
 
     def missing(self) -> str | None:
         """A sentence when a package or compiler it needs is not here."""
@@ -368,6 +384,8 @@ class Layer:
     parameters in the workload's dtype on the CPU. Its oracle is the same module in float64 with the
     definition itself as its attention. inside(workload) is the workload that the attention sees where it
     differs. configure(**options) -> Layer gives the same with other options; their defaults are its own.
+    held(attention, workload) -> bytes that one forward holds for the backward above its inputs and weights, output
+    included, by a formula that stands beside it; None for a kernel whose share nobody has written down.
     """
 
     name: str
@@ -376,6 +394,7 @@ class Layer:
     refuses: Callable[[Implementation, Workload], str | None] | None = None
     inside: Callable[[Workload], Workload] | None = None
     configure: Callable[..., Layer] | None = None
+    held: Callable[[Implementation, Workload], int | None] | None = None
 
     @property
     def options(self) -> tuple[str, ...]:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from attention_impls.call import Call, merge_by_lse
-from attention_impls.chunking import Part, bounds, chunk_size, chunked, was_cut
-from attention_impls.contract import Implementation, Lse, Output, Transform
+from attention_impls.chunking import Part, bounds, chunk_size, chunked, sizes, was_cut
+from attention_impls.contract import UNKNOWN, Footprint, Implementation, Lse, Output, Transform, Workload
+from attention_impls.footprint import output, per_query
 
 LABEL = "key_chunks"
 
@@ -35,10 +36,25 @@ def _wrap(inner: Implementation, argument: str | None) -> Implementation:
         join=_join_by_lse if by_lse else _join_by_sum,
         refuses=lambda call, direction: _refuses(inner, direction),
         needs_lse=by_lse,
+        footprint=_footprint(inner, size) if by_lse else UNKNOWN,
     )
     lse: Lse = inner.support.lse if by_lse else "no"
     backward = inner.support.backward and (not by_lse or lse == "differentiable")
     return replace(made, support=replace(inner.support, lse=lse, backward=backward))
+
+
+def _footprint(inner: Implementation, size: int) -> Footprint:
+    """A part above the running output and log-sum-exp; or the merging of two: five outputs and 9½ numbers a query."""
+    peak = inner.footprint.peak_lse
+    if peak is None:
+        return UNKNOWN
+
+    def running(w: Workload) -> int:
+        first, *others = (peak(replace(w, kv_len=keys)) for keys in sizes(w.kv_len, size))
+        later = [output(w) + per_query(w) + part for part in others]
+        return max(first, *later, 5 * output(w) + 19 * per_query(w) // 2) if later else first
+
+    return Footprint(peak=running)
 
 
 def _refuses(inner: Implementation, direction: str) -> str | None:
@@ -53,20 +69,25 @@ def _refuses(inner: Implementation, direction: str) -> str | None:
 
 
 def _join_by_lse(parts: Iterator[Output]) -> Output:
-    """Keeps one running result, in float32 at least, so that memory does not grow with the number of parts."""
+    """Keeps one running result, in float32 at least, and no part while the next is computed: memory does not grow with
+    the number of parts."""
     first = next(parts)
-    out, lse = _wide(first.out), _present(first.lse)
-    for part in parts:
+    dtype, out, lse = first.out.dtype, _wide(first.out), _present(first.lse)
+    del first
+    while (part := next(parts, None)) is not None:
         out, lse = merge_by_lse([out, part.out], [lse, _present(part.lse)])
-    return Output(out.to(first.out.dtype), lse)
+        del part
+    return Output(out.to(dtype), lse)
 
 
 def _join_by_sum(parts: Iterator[Output]) -> Output:
     first = next(parts)
-    out = _wide(first.out)
-    for part in parts:
+    dtype, out = first.out.dtype, _wide(first.out)
+    del first
+    while (part := next(parts, None)) is not None:
         out = out + part.out
-    return Output(out.to(first.out.dtype))
+        del part
+    return Output(out.to(dtype))
 
 
 def _wide(out: Tensor) -> Tensor:

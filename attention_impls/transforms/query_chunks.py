@@ -3,14 +3,18 @@
 Memory for scores falls from I·J to C·J while there is no backward; with one, what each part saves is
 still held, so that training memory only falls together with recompute. Keys behind the last one that a part
 can see are left out, which halves the work of a causal call.
+Bytes over `naive`: the scores of C rows twice (2·H·C·J) above the parts done before, or twice the output when joined.
 Source: Rabe and Staats 2021, "Self-attention Does Not Need O(n²) Memory", arXiv 2112.05682 (query chunks).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from attention_impls.call import Call
-from attention_impls.chunking import Bounds, Part, bounds, cat_along, chunk_size, chunked, was_cut
+from attention_impls.chunking import Bounds, Part, bounds, cat_along, chunk_size, chunked, sizes, was_cut
 from attention_impls.contract import POLICY, Implementation, Transform
+from attention_impls.footprint import side_by_side
 
 LABEL = "query_chunks"
 
@@ -38,6 +42,7 @@ def _wrap(inner: Implementation, argument: str | None) -> Implementation:
         split=lambda call: [part(call, rows) for rows in bounds(call.q.shape[2], size)],
         join=cat_along(2),
         refuses=refuses,
+        footprint=side_by_side(inner.footprint, lambda w: [replace(w, q_len=rows) for rows in sizes(w.q_len, size)]),
     )
 
 

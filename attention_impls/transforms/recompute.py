@@ -12,8 +12,9 @@ from dataclasses import replace
 from torch.utils.checkpoint import checkpoint
 
 from attention_impls.call import Call
-from attention_impls.contract import POLICY, Applied, Evidence, Implementation, Output, Run, Transform
+from attention_impls.contract import POLICY, Applied, Evidence, Footprint, Implementation, Output, Run, Transform
 from attention_impls.evidence import Told, asked_backward, asked_forward, listed, working
+from attention_impls.footprint import recomputed
 
 LABEL = "recompute"
 
@@ -35,7 +36,8 @@ def _wrap(inner: Implementation, argument: str | None) -> Implementation:
             return f"{POLICY}a forward alone keeps nothing that could be computed again; measure fwdbwd"
         return inner.refuses(call, direction)
 
-    return replace(inner, prepare=prepare, refusal=refusal, prefill=None, configure=None)
+    held = Footprint(held=recomputed)
+    return replace(inner, prepare=prepare, refusal=refusal, prefill=None, configure=None, footprint=held)
 
 
 def _applied(evidence: Evidence, bare: Evidence) -> Applied:

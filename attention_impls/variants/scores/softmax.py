@@ -12,7 +12,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from attention_impls.call import Call, hide, lse_rows, repeat_heads, softmax_for
-from attention_impls.contract import Growth, Implementation, Output, Prepare, Run, Support
+from attention_impls.contract import Footprint, Growth, Implementation, Output, Prepare, Run, Support
+from attention_impls.footprint import F32, KEPT_SCALAR, SCALAR, output, per_query, scores
 from attention_impls.makers import softmax_of
 from attention_impls.mask import Mask
 
@@ -158,11 +159,19 @@ def _flash_why_not(call: Call) -> str | None:
     return None
 
 
+# Scaled scores and weights at once, and three scalars; or weights and output. With the log-sum-exp, scores are there
+# to its end, beside a copy without empty rows and the exponentials of it, and two numbers and a flag a query.
+NAIVE = Footprint(
+    peak=lambda w: max(2 * scores(w), scores(w) + output(w)) + 3 * SCALAR,
+    held=lambda w: scores(w) + output(w) + KEPT_SCALAR,
+    peak_lse=lambda w: 3 * scores(w) + output(w) + 2 * per_query(w) + per_query(w) // F32,
+)
+FLASH = Footprint(held=lambda w: output(w) + per_query(w))  # its scratch grows by steps
 _CUDA = frozenset({"cuda"})
 _HALF = frozenset({"f16", "bf16"})
 
 IMPLEMENTATIONS = [
-    Implementation("naive", SOFTMAX, _naive, Support(lse="differentiable")),
+    Implementation("naive", SOFTMAX, _naive, Support(lse="differentiable"), footprint=NAIVE),
     Implementation("sdpa_math", SOFTMAX, _math),
     Implementation(
         "sdpa_flash",
@@ -171,6 +180,7 @@ IMPLEMENTATIONS = [
         Support(value_dim=False, lse="value", why_not=_flash_why_not),
         backend={"cpu": "_scaled_dot_product_flash_attention_for_cpu", "cuda": "_flash_attention_forward"},
         growth=Growth(bytes=1),
+        footprint=FLASH,
     ),
     Implementation(
         "sdpa_efficient",
