@@ -82,7 +82,7 @@ class Told:
 
     def facts(self) -> Mapping[str, Any]:
         """The sum of everything told inside, and its own."""
-        return _added([*(facts_of(run) for run in self.inner), self.own])
+        return added([*(facts_of(run) for run in self.inner), self.own])
 
 
 def facts_of(run: Run) -> Mapping[str, Any]:
@@ -176,7 +176,8 @@ class _Watch(TorchDispatchMode):
         return result
 
 
-def _added(many: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def added(many: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Facts of several runs as one: what has a name in common is summed."""
     total: dict[str, Any] = {}
     for facts in many:
         for name, value in facts.items():

@@ -6,7 +6,7 @@ Axes: B batch, I tokens, M model width (query heads × head size), H query heads
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from attention_impls import inputs
 from attention_impls.call import Call
 from attention_impls.contract import Implementation, Parameter, Run, Workload
+from attention_impls.evidence import facts_of
 from attention_impls.mask import Mask
 
 
@@ -98,6 +99,10 @@ class Attending(nn.Module):
         axes = {name: p.axes for name, p in self._given.items()}
         call = Call(q, k, v, mask, self._scale, values, axes)
         return self._run(call)(call).out
+
+    def facts(self) -> Mapping[str, Any]:
+        """What the implementation inside says of itself, once it is prepared."""
+        return {} if self._prepared is None else facts_of(self._prepared[2])
 
     def _run(self, call: Call) -> Run:
         here = (call.q.shape, call.k.shape, call.v.shape, call.q.dtype, call.q.device, torch.is_grad_enabled())

@@ -19,9 +19,9 @@ from attention_impls import inputs, judge
 from attention_impls.call import Call
 from attention_impls.catalogue import Subject
 from attention_impls.contract import Evidence, Implementation, Layer, Output, Run, Variant, Workload
-from attention_impls.evidence import watch
+from attention_impls.evidence import added, watch
 from attention_impls.judge import Errors
-from attention_impls.layer_parts import width
+from attention_impls.layer_parts import Attending, width
 from attention_impls.mask import Mask
 from attention_impls.oracle import in_parts
 
@@ -47,8 +47,11 @@ class Prepared:
         return {"x": x, **dict(self.module.named_parameters())}
 
     def facts(self) -> Mapping[str, Any]:
-        """The class of every named module and of every named parameter, and the bytes of all weights."""
+        """The class of every named module and of every named parameter, the bytes of all weights, and what the
+        implementations inside say of themselves."""
+        inside = added(m.facts() for m in self.module.modules() if isinstance(m, Attending))
         return {
+            **inside,
             MODULES: {name: _class(m) for name, m in self.module.named_modules() if name},
             TENSORS: {name: _class(p) for name, p in self.module.named_parameters()},
             WEIGHT_BYTES: weight_bytes(self.module),
@@ -149,7 +152,7 @@ def _projections(gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
         owner, _, kind = name.rpartition(".")
         bias = gradients.get(f"{owner}.bias")
         if kind == "weight" and bias is not None:
-            joined[owner] = torch.cat([value, bias.unsqueeze(-1)], -1)
+            joined[owner] = torch.cat([value.view(len(bias), -1), bias.unsqueeze(-1)], -1)  # a norm's is a vector
         elif kind != "bias" or f"{owner}.weight" not in gradients:
             joined[owner if kind == "weight" else name] = value
     return joined

@@ -16,6 +16,7 @@ COMPILE_S = 25.0  # what a first call through torch.compile takes, in each of th
 OPERATIONS_A_SECOND = {"cpu": 3e10, "cuda": 2e13}
 JUDGE_STEPS = 8
 SHORTEST_GROUP_S = 1.0
+LONGEST_S = CHILD_S + 6.0  # a search for the longest sequence: few probes, of which the last two are the long ones
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,11 @@ class Estimate:
     peak: int
 
 
-def estimate(group: Group, protocol: Protocol) -> Estimate:
-    """What a group takes at most: children, judging, the time budget; and a materialised matrix of weights."""
+def estimate(group: Group, protocol: Protocol, farthest: frozenset[str] = frozenset()) -> Estimate:
+    """What a group takes at most: children, judging, the time budget; and a materialised matrix of weights.
+
+    farthest: cells of which the longest sequence is searched too, where the protocol asks for it.
+    """
     measured = group.measured
     if not measured:
         return Estimate(0.0, 0)
@@ -42,13 +46,14 @@ def estimate(group: Group, protocol: Protocol) -> Estimate:
     warming = len(measured) * max(protocol.warm_s, protocol.warm_calls * step)
     slow_rounds = 3 * len(measured) * 2 * step
     matrix = pairs * DTYPES[w.dtype].itemsize
-    seconds = 2 * CHILD_S + judging + warming + max(timing, slow_rounds)
+    searched = sum(p.cell.id in farthest for p in measured) * LONGEST_S if protocol.max_memory else 0.0
+    seconds = 2 * CHILD_S + judging + warming + max(timing, slow_rounds) + searched
     return Estimate(seconds, matrix * (4 if backward else 2))
 
 
 def total(plan: Plan, protocol: Protocol) -> Estimate:
     """Seconds of the whole plan; the peak of its largest group."""
-    parts = [estimate(group, protocol) for group in plan.groups]
+    parts = [estimate(group, protocol, plan.farthest()) for group in plan.groups]
     return Estimate(sum(p.seconds for p in parts), max((p.peak for p in parts), default=0))
 
 
@@ -57,16 +62,16 @@ def fit(plan: Plan, protocol: Protocol, available_s: float) -> tuple[Plan, Proto
 
     Groups that go are named in `left_out`. Raises UserError when not even the cheapest group fits.
     """
-    kept, out = list(plan.groups), list(plan.left_out)
+    kept, out, farthest = list(plan.groups), list(plan.left_out), plan.farthest()
     shortest = replace(protocol, group_budget_s=SHORTEST_GROUP_S)
-    while kept and sum(estimate(g, shortest).seconds for g in kept) > available_s:
-        dearest = max(kept, key=lambda g: estimate(g, shortest).seconds)
+    while kept and sum(estimate(g, shortest, farthest).seconds for g in kept) > available_s:
+        dearest = max(kept, key=lambda g: estimate(g, shortest, farthest).seconds)
         kept.remove(dearest)
         out.append({"what": dearest.setting, "why": f"does not fit into {available_s:.0f} s"})
     if not kept:
-        need = min((estimate(g, shortest).seconds for g in plan.groups), default=0.0)
+        need = min((estimate(g, shortest, farthest).seconds for g in plan.groups), default=0.0)
         raise UserError(f"no group fits into {available_s:.0f} s; the cheapest takes about {need:.0f} s")
-    spare = available_s - sum(estimate(g, shortest).seconds for g in kept)
+    spare = available_s - sum(estimate(g, shortest, farthest).seconds for g in kept)
     share = SHORTEST_GROUP_S + spare / len(kept)
     fitted = replace(plan, groups=tuple(kept), left_out=tuple(out))
     return fitted, replace(protocol, group_budget_s=min(protocol.group_budget_s, share))

@@ -19,7 +19,7 @@ from attention_impls.evidence import backend_of
 from bench.cell import Cell
 from bench.device import Device
 from bench.devices import all_devices
-from bench.metric import Metric, Sample, Taken, all_metrics, of_phase
+from bench.metric import Asked, Metric, Sample, Taken, all_metrics, of_phase
 from bench.protocol import Protocol
 from bench.record import MEASURED, Reading, Scalar
 from bench.right import check_again, judge_step
@@ -168,12 +168,11 @@ def own(cell: tuple[int, Cell], name: str, protocol: Protocol, emit: Emit) -> No
     metric = all_metrics()[name]
     device = all_devices()[what.device]
     emit("start", index, phase=f"own {name}")
-    if metric.read is None:
-        raise ValueError(f"metric {name} has no read")
-    read: Callable[[Any], Reading | None] = metric.read
-    found = guarded(device, index, emit, lambda: read(what))
+    if metric.ask is None:
+        raise ValueError(f"metric {name} is none that is asked for by itself")
+    found = guarded(device, index, emit, partial(metric.ask, Asked(what, protocol)))
     if found is not None:
-        emit("own", index, readings=_readings({name: found}))
+        emit("own", index, readings=_readings({name: found.reading}), facts=dict(found.facts))
 
 
 def guarded(device: Device, index: int, emit: Emit, work: Callable[[], Any]) -> Any:

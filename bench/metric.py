@@ -1,7 +1,7 @@
 """What a metric is: a name, a unit, a direction, and the phase in which it is read.
 
 Phases: "right" (reads a `Judged`), "memory" (a `Held`), "time" (a `Timed`), "derive" (from the cell and the
-other readings) and "own" (measured in a child of its own, only when asked for).
+other readings) and "own" (an `Asked`, in a child of its own, only when asked for).
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from attention_impls.contract import Evidence
+from bench.cell import Cell
 from bench.device import Held
+from bench.protocol import Protocol
 from bench.record import MetricInfo, Reading, Scalar
 
 PHASES = ("right", "memory", "time", "derive", "own")
@@ -51,8 +54,24 @@ class Taken:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What an opt-in metric is asked about: one cell, and how things are measured."""
+
+    cell: Cell
+    protocol: Protocol
+
+
+class Found(NamedTuple):
+    """What an opt-in metric read, and facts about how."""
+
+    reading: Reading
+    facts: Mapping[str, Scalar] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
 class Metric:
-    """One number worth recording. `read` takes what its phase saw; `derive` the cell and its readings."""
+    """One number worth recording. `read` takes what its phase saw; `derive` the cell and its readings; `ask`
+    measures by itself, in a child of its own."""
 
     name: str
     unit: str
@@ -62,8 +81,10 @@ class Metric:
     phase: str
     read: Callable[[Any], Reading | None] | None = None  # None: it means nothing for this cell
     derive: Callable[[Mapping[str, Scalar], Mapping[str, Reading]], Reading | None] | None = None
+    ask: Callable[[Asked], Found] | None = None  # of an opt-in one
     budget: Callable[[Any], float | None] | None = None  # what a reading of noise "budget" is held against
     optional: bool = False
+    longest_only: bool = False  # of an opt-in one: asked at the longest length of a contender alone
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property

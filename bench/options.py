@@ -76,7 +76,7 @@ def planned(chosen: Mapping[str, Any]) -> tuple[Plan, Protocol]:
     from bench.devices import absent, default_device
     from bench.plan import build
     from bench.protocol import Protocol
-    from bench.spec import seconds
+    from bench.spec import seconds, size
 
     spec = spec_of(chosen)
     plan = build(spec, default_device=default_device(), absent_devices=absent())
@@ -85,6 +85,10 @@ def planned(chosen: Mapping[str, Any]) -> tuple[Plan, Protocol]:
         protocol = replace(protocol, group_budget_s=spec.group_budget_s)
     if spec.precision is not None:
         protocol = replace(protocol, precision=spec.precision)
+    if asked := chosen.get("max_memory"):
+        protocol = replace(protocol, max_memory=size(asked))
+    elif spec.max_memory:
+        protocol = replace(protocol, max_memory=spec.max_memory)
     return fit(plan, protocol, seconds(chosen["budget"])) if chosen["budget"] else (plan, protocol)
 
 

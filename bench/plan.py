@@ -59,6 +59,15 @@ class Plan:
         """Every planned cell, group by group."""
         return tuple(planned for group in self.groups for planned in group.cells)
 
+    def farthest(self) -> frozenset[str]:
+        """Ids of the cells at the longest length of their contender, all else being equal."""
+        found: dict[Cell, Cell] = {}
+        for cell in (p.cell for p in self.cells if not p.outcome):
+            same = replace(cell, workload=replace(cell.workload, q_len=1, kv_len=1))
+            if same not in found or cell.workload.q_len > found[same].workload.q_len:
+                found[same] = cell
+        return frozenset(cell.id for cell in found.values())
+
 
 def build(spec: Spec, *, default_device: str = "cpu", absent_devices: Mapping[str, str] | None = None) -> Plan:
     """The plan of a spec.

@@ -35,6 +35,7 @@ class Protocol:
     oracle_rows: int = 16
     garbage_collector: str = "off"
     fp32_precision: str = "ieee"
+    max_memory: int = field(default=0, metadata={"limit": True})  # bytes, of the metric `longest`; 0: nobody asked
     min_rounds: int = field(default=15, metadata={"limit": True})
     least_rounds: int = field(default=0, metadata={"limit": True})  # taken even past the time budget
     max_rounds: int = field(default=400, metadata={"limit": True})

@@ -74,7 +74,7 @@ def _measure(session: Session, writer: Writer) -> None:
     tell = _listener(progress, session, len(session.plan.groups) - len(rest.groups))
     try:
         for records in supervisor.run(
-            rest, session.protocol, listener=tell, plugins=session.plugins, extra=session.extra
+            rest, session.protocol, listener=tell, plugins=session.plugins, extra=session.extra, whole=session.plan
         ):
             writer.append(records)
         writer.finish(time.time())
@@ -88,7 +88,8 @@ def _measure(session: Session, writer: Writer) -> None:
 
 def _listener(progress: console.Progress, session: Session, before: int) -> supervisor.Listener:
     """Tells where a run stands; what is left is the estimate, scaled by how right it has been so far."""
-    guesses = [budget.estimate(group, session.protocol).seconds for group in session.plan.groups]
+    farthest = session.plan.farthest()
+    guesses = [budget.estimate(group, session.protocol, farthest).seconds for group in session.plan.groups]
     start, told = time.monotonic(), ("", "")
 
     def tell(at: supervisor.Progress) -> None:
@@ -111,8 +112,9 @@ def _fresh(chosen: Mapping[str, Any]) -> Session:
     protocol = _limits(chosen, protocol)
     plugins = tuple(path.resolve() for path in chosen["plugins"])
     header = make_header(plan, protocol)
-    stored = {**header.plan, "plugins": [str(path) for path in plugins], "extra": list(chosen["extra"])}
-    return Session(plan, protocol, replace(header, plan=stored), plugins, _known(chosen["extra"]))
+    extra = tuple(dict.fromkeys((*chosen["extra"], *(("longest",) if protocol.max_memory else ()))))
+    stored = {**header.plan, "plugins": [str(path) for path in plugins], "extra": list(extra)}
+    return Session(plan, protocol, replace(header, plan=stored), plugins, _known(extra))
 
 
 def _limits(chosen: Mapping[str, Any], protocol: Protocol) -> Protocol:

@@ -32,7 +32,9 @@ AXES: dict[str, Any] = {
     "threads": 1,
 }
 _NUMBERS = {"batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "value_dim", "threads"}
-_SUITE_KEYS = {"name", "why", "budget", "reference", "axes", "sweep", "group_budget", "precision"}
+_SUITE_KEYS = {"name", "why", "budget", "reference", "axes", "sweep", "group_budget", "precision", "max_memory"}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(B|KiB|MiB|GiB)\Z")
+_BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)\Z")
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -59,6 +61,7 @@ class Spec:
     budget_s: float | None = None
     group_budget_s: float | None = None
     precision: float | None = None
+    max_memory: int | None = None  # bytes: also find the longest sequence within them
     cells: tuple[str, ...] = field(default=())  # exact cell ids instead of sweeps
     keep: str = ""  # an expression over words of the id, as pytest's -k
 
@@ -69,6 +72,14 @@ def seconds(text: str) -> float:
     if found is None:
         raise UserError(f"{text!r} is no duration; write a number with ms, s, m or h, as in 10m")
     return float(found[1]) * _UNITS[found[2]]
+
+
+def size(text: str) -> int:
+    """ "64MiB", "1.5GiB", "4096B" in bytes. Raises UserError."""
+    found = _SIZE.match(text.strip())
+    if found is None or not (many := int(float(found[1]) * _BYTES[found[2]])):
+        raise UserError(f"{text!r} is no size; write a number with B, KiB, MiB or GiB, as in 64MiB")
+    return many
 
 
 def suites_folder() -> Path:
@@ -111,6 +122,7 @@ def from_data(data: Mapping[str, Any], name: str) -> Spec:
         budget_s=seconds(data["budget"]) if "budget" in data else None,
         group_budget_s=seconds(data["group_budget"]) if "group_budget" in data else None,
         precision=float(data["precision"]) if "precision" in data else None,
+        max_memory=size(data["max_memory"]) if "max_memory" in data else None,
     )
 
 

@@ -51,17 +51,18 @@ def run(
     plugins: Sequence[Path] = (),
     extra: Sequence[str] = (),
     earlier: Earlier | None = None,
+    whole: Plan | None = None,
 ) -> Iterator[list[Record]]:
     """The records of a plan, group by group. `extra` names opt-in metrics; `earlier` is what other groups of the same
-    run have shown."""
-    protocol, earlier = limited(protocol), earlier or Earlier()
+    run have shown; `whole` is the plan that this one is the rest of."""
+    protocol, earlier, farthest = limited(protocol), earlier or Earlier(), (whole or plan).farthest()
     job = {"protocol": asdict(protocol), "plugins": [str(path.resolve()) for path in plugins]}
     for number, group in enumerate(plan.groups):
 
         def tell(phase: str, cell: str = "", number: int = number, group: Group = group) -> None:
             listener(Progress(number, len(plan.groups), group.setting, phase, cell))
 
-        yield _group(group, protocol, job, tell, extra, earlier)
+        yield _group(group, protocol, job, tell, extra, earlier, farthest)
 
 
 def _group(
@@ -71,12 +72,13 @@ def _group(
     tell: Callable[..., None],
     extra: Sequence[str],
     earlier: Earlier,
+    farthest: frozenset[str],
 ) -> list[Record]:
     states = [State(p, outcome=p.outcome, note=p.note) for p in group.cells]
     _right(states, protocol, job, tell)
     _time_under_ceilings(states, group.reference, protocol, job, tell, earlier)
     for name in extra:
-        _own(states, name, protocol, job, tell)
+        _own(states, name, protocol, job, tell, farthest if all_metrics()[name].longest_only else None)
     return [record_of(state, group.reference, protocol, earlier) for state in states]
 
 
@@ -156,10 +158,18 @@ def _time(
             return
 
 
-def _own(states: list[State], name: str, protocol: Protocol, job: Mapping[str, Any], tell: Callable[..., None]) -> None:
+def _own(
+    states: list[State],
+    name: str,
+    protocol: Protocol,
+    job: Mapping[str, Any],
+    tell: Callable[..., None],
+    chosen: frozenset[str] | None,
+) -> None:
+    """Reads an opt-in metric of each cell (of the chosen ones), in a child of its own."""
     metric = all_metrics()[name]
     for index, state in enumerate(states):
-        if state.outcome not in MEASURED:
+        if state.outcome not in MEASURED or (chosen is not None and state.planned.cell.id not in chosen):
             continue
         tell(name, state.planned.cell.subject)
         _, death = _listen(states, "own", [index], protocol, job, tell, metric=name)

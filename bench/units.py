@@ -22,7 +22,7 @@ def show(value: float | int | None, unit: str) -> str:
         return _bytes(value) + unit[1:]
     if unit in ("flop", "flop/s", "token/s"):
         return _si(value) + unit
-    if unit in ("op", "fault"):
+    if unit in ("op", "fault", "token"):
         return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
     return f"{value:.3g}"
 

@@ -24,6 +24,12 @@ FINE = ("ok", "unsupported", "absent")
     help="Go on with an interrupted run; its own options apply.",
 )
 @click.option("--metric", "extra", multiple=True, help="Also read an opt-in metric (attnbench list metrics).")
+@click.option(
+    "--max-memory",
+    default=None,
+    metavar="SIZE",
+    help="Also find the longest sequence whose step stays within it, as in 64MiB.",
+)
 @click.option("--timeout", type=float, default=None, metavar="SECONDS", help="Deadline of one step.")
 @click.option("--clock", default=None, help="On CUDA: events, graph or wall.")
 @click.option("--wait", is_flag=True, help="Wait while another run is measuring on this machine.")

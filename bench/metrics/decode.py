@@ -13,7 +13,7 @@ import torch
 from attention_impls import catalogue, inputs, judge
 from bench.cell import Cell
 from bench.devices import all_devices
-from bench.metric import Metric, missing
+from bench.metric import Asked, Found, Metric, missing
 from bench.record import Reading
 
 BLOCKS = 15
@@ -21,16 +21,16 @@ BLOCK_S = 1e-3
 SAME = 1e-2  # relative, in any dtype: a step that reads another cache is off by about 1
 
 
-def _prefill(cell: Cell) -> Reading:
-    return _timed(cell, lambda bare, last: lambda: bare.prefill(last))
+def _prefill(asked: Asked) -> Found:
+    return Found(_timed(asked.cell, lambda bare, last: lambda: bare.prefill(last)))
 
 
-def _step(cell: Cell) -> Reading:
+def _step(asked: Asked) -> Found:
     def steps(bare: Any, last: Any) -> Callable[[], Any]:
         cache = bare.prefill(last)
         return lambda: bare.resume(last, cache)
 
-    return _timed(cell, steps)
+    return Found(_timed(asked.cell, steps))
 
 
 def _timed(cell: Cell, work_of: Callable[[Any, Any], Callable[[], Any]]) -> Reading:
@@ -58,6 +58,8 @@ def _timed(cell: Cell, work_of: Callable[[Any, Any], Callable[[], Any]]) -> Read
 
 
 METRICS = (
-    Metric("prefill", "s", "lower", "shown", "digesting the tokens before the last", "own", _prefill, optional=True),
-    Metric("decode_step", "s", "lower", "shown", "one token from the cache", "own", _step, optional=True),
+    Metric(
+        "prefill", "s", "lower", "shown", "digesting the tokens before the last", "own", ask=_prefill, optional=True
+    ),
+    Metric("decode_step", "s", "lower", "shown", "one token from the cache", "own", ask=_step, optional=True),
 )

@@ -13,7 +13,7 @@ import tempfile
 from attention_impls import catalogue
 from bench.cell import Cell
 from bench.devices import all_devices
-from bench.metric import Metric
+from bench.metric import Asked, Found, Metric
 from bench.record import Reading
 from bench.step import draw, prepare
 
@@ -38,23 +38,23 @@ def first_call(cell: Cell) -> float:
     return all_devices()[cell.device].block(first, 1)
 
 
-def _cold(cell: Cell) -> Reading:
+def _cold(asked: Asked) -> Found:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-        return Reading("s", (first_call(cell),))
+        return Found(Reading("s", (first_call(asked.cell),)))
 
 
-def _warm(cell: Cell) -> Reading:
+def _warm(asked: Asked) -> Found:
     """The first call of a second process that finds what another compiled."""
     with tempfile.TemporaryDirectory() as folder:
         around = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder}
-        words = [sys.executable, "-c", _AGAIN, cell.id]
+        words = [sys.executable, "-c", _AGAIN, asked.cell.id]
         subprocess.run(words, env=around, check=True, capture_output=True)
         done = subprocess.run(words, env=around, check=True, capture_output=True, text=True)
-        return Reading("s", (float(done.stdout.split()[-1]),))
+        return Found(Reading("s", (float(done.stdout.split()[-1]),)))
 
 
 METRICS = (
-    Metric("first_call_cold", "s", "lower", "shown", "first call, compile cache cold", "own", _cold, optional=True),
-    Metric("first_call_warm", "s", "lower", "shown", "first call, compile cache warm", "own", _warm, optional=True),
+    Metric("first_call_cold", "s", "lower", "shown", "first call, compile cache cold", "own", ask=_cold, optional=True),
+    Metric("first_call_warm", "s", "lower", "shown", "first call, compile cache warm", "own", ask=_warm, optional=True),
 )

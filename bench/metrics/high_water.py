@@ -9,8 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from attention_impls import catalogue
-from bench.cell import Cell
-from bench.metric import Metric, missing
+from bench.metric import Asked, Found, Metric, missing
 from bench.record import Reading
 from bench.step import draw, prepare
 
@@ -23,10 +22,11 @@ def _status(name: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
-def _high_water(cell: Cell) -> Reading:
+def _high_water(asked: Asked) -> Found:
+    cell = asked.cell
     clear = Path("/proc/self/clear_refs")
     if not clear.exists():
-        return missing("B", "needs Linux's /proc/self/clear_refs")
+        return Found(missing("B", "needs Linux's /proc/self/clear_refs"))
     subject = catalogue.find(cell.subject)
     drawn = draw(subject, cell, 1)
     step = prepare(subject, cell, drawn)
@@ -35,12 +35,12 @@ def _high_water(cell: Cell) -> Reading:
         before = _status("VmRSS:")
         clear.write_text(_CLEAR_PEAK, encoding="ascii")
         step.once(0)()
-    return Reading("B", (max(0, _status("VmHWM:") - before),))
+    return Found(Reading("B", (max(0, _status("VmHWM:") - before),)))
 
 
 METRICS = (
     Metric(
-        "high_water", "B", "lower", "shown", "rise of the resident high-water mark", "own", _high_water,
+        "high_water", "B", "lower", "shown", "rise of the resident high-water mark", "own", ask=_high_water,
         optional=True, environment=MAPPED_HEAP,
     ),
 )  # fmt: skip

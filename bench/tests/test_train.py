@@ -182,3 +182,11 @@ def test_operators_of_the_optimiser_are_counted():
     assert sgd["add_"] == TENSORS  # w -= rate * g
     assert adamw["addcdiv_"] == adamw["sqrt"] == adamw["lerp_"] == TENSORS
     assert "addcdiv_" not in step_of("fwdbwd").evidence().backward
+
+
+@pytest.mark.parametrize("direction", ["fwdbwd", "train"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_stack_of_layers_is_judged_by_the_gradients_of_its_norms_too(norm, direction):
+    subject = f"softmax.sdpa_flash+in:encoder:layers-2:norm-{norm}+checkpoint"
+    found = judge_step(catalogue.find(subject), cell_of(direction, subject, mask="causal"), Protocol())
+    assert found.outcome == "ok", found.note

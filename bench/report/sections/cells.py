@@ -33,7 +33,8 @@ _MAIN = ("latency", "peak", "error_out", "error_out_floors")
 _EXPECTED = (
     "prepare", "peak_forward", "held_for_backward", "peak_backward", "error_out_worst_row", "error_out_max_abs",
     "error_dq", "error_dk", "error_dv", "error_lse", "nonfinite", "distance_softmax", "model_flops", "dispatched_ops",
-    "flops_rate", "bandwidth", "tokens_rate", "minor_faults", "weight_bytes",
+    "flops_rate", "bandwidth", "tokens_rate", "minor_faults", "weight_bytes", "peak_optimiser",
+    "optimiser_scratch", "optimiser_state", "gradients", "longest",
 )  # fmt: skip
 """Metrics that stand in columns shown on request; one that is not named here is news and is shown at once."""
 
