@@ -141,7 +141,7 @@ def side_by_side(
     fake = scheme.prepare(module)
     untrained = _distance(answer(fake), held_out[1])
     losses = train(fake, batches, predict, rate=rate, steps=steps)
-    trained, converted = answer(fake.eval()), answer(scheme.convert(fake))
+    trained, converted = answer(fake.train(False)), answer(scheme.convert(fake))
     return SideBySide(
         post_training=_distance(answer(scheme.post_training(module)), held_out[1]),
         untrained=untrained,
