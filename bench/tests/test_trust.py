@@ -192,3 +192,9 @@ def test_live_comparisons_name_every_miss_and_every_alarm(tmp_path):
     tables.write(tmp_path / "evaluated.json", tables.evaluated(tmp_path, 24, lambda _: None))
     text = tables.words(tables.read(tmp_path / "evaluated.json"))
     assert "| one cell +5 % | 2 | 2 | 1: 50.00 %" in text and "1 of 2: 50.00 %" in text
+
+
+def test_the_page_shows_what_the_kept_evaluation_says():
+    page = (slowed.SOURCE / "docs" / "trust.md").read_text("utf-8")
+    for table in tables.words(tables.read(slowed.SOURCE / "docs" / "trust" / "evaluated.json")).split("\n\n"):
+        assert table.strip() in page
