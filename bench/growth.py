@@ -19,9 +19,9 @@ from attention_impls.catalogue import Subject
 from bench.cell import Cell
 from bench.device import Device, Phases
 from bench.devices import all_devices
+from bench.garbage import uncollected
 from bench.measure import Emit, guarded
 from bench.step import Step, make, refuses
-from bench.timing import quiet
 
 FIRST = 128
 CALLS, FEWEST = 7, 3  # timed blocks at each length; fewer, but these, once they have taken ENOUGH_S
@@ -106,7 +106,7 @@ def _seconds(device: Device, step: Step) -> float:
     once()
     inner = max(1, math.ceil(BLOCK_S / max(device.block(once, 1), 1e-9)))
     taken: list[float] = []
-    with quiet():
+    with uncollected():
         while len(taken) < FEWEST or (len(taken) < CALLS and sum(taken) * inner < ENOUGH_S):
             taken.append(device.block(once, inner) / inner)
     return statistics.median(taken)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import random
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bench.device import Device
+from bench.garbage import uncollected
 from bench.metric import Sample
 from bench.protocol import Protocol
 from bench.step import Step
@@ -89,7 +88,7 @@ def rounds(
     order = random.Random(protocol.seed)  # noqa: S311 - shuffles, keeps no secret
     taken: dict[int, list[float]] = {contender.index: [] for contender in contenders}
     start = clock()
-    with quiet():
+    with uncollected():
         for number in range(protocol.max_rounds):
             began = clock()
             for contender in order.sample(list(contenders), len(contenders)):
@@ -156,16 +155,3 @@ def half_width(values: Sequence[float]) -> float:
     ordered = sorted(values)
     middle = ordered[n // 2] if n % 2 else (ordered[n // 2 - 1] + ordered[n // 2]) / 2
     return (ordered[n - k] - ordered[k - 1]) / 2 / middle if middle > 0 else math.inf
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """No garbage collection while blocks are timed."""
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        gc.unfreeze()

@@ -27,8 +27,8 @@ def serve(job: Mapping[str, Any], commands: Iterable[str], emit: Emitter) -> Non
     from attention_impls.contract import CONTRACT_VERSION
     from bench.cell import from_data
     from bench.devices import all_devices
+    from bench.garbage import uncollected
     from bench.protocol import Protocol
-    from bench.timing import quiet
 
     for path in job["plugins"]:
         catalogue.load_plugin(Path(path))
@@ -44,7 +44,7 @@ def serve(job: Mapping[str, Any], commands: Iterable[str], emit: Emitter) -> Non
     )
     emit("ready", None, facts=facts, kernels=kernels, driver=driver, contract=CONTRACT_VERSION)
     side = _Side(device, protocol, cells, emit)
-    with quiet():
+    with uncollected():
         for line in commands:
             command = json.loads(line)
             side.does[command["do"]](command)

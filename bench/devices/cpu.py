@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from bench.device import Device, Held, Phases
+from bench.garbage import uncollected
 from bench.record import Scalar
 
 _FORWARD, _BACKWARD, _OPTIMISE = "attnbench.forward", "attnbench.backward", "attnbench.optimise"
@@ -95,7 +97,7 @@ def pin(threads: int) -> str:
 def _session(phases: Phases) -> tuple[list[tuple[str, int]], int]:
     """One profiled step: marks and allocator events in order, and the bytes alive at the end."""
     phases.before()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as session:
+    with uncollected(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as session:
         with record_function(_FORWARD):
             out = phases.forward()
         gradients: tuple[Tensor, ...] = ()
@@ -105,6 +107,7 @@ def _session(phases: Phases) -> tuple[list[tuple[str, int]], int]:
         if phases.optimise is not None:
             with record_function(_OPTIMISE):
                 phases.optimise()
+        gc.collect()  # what the step left in cycles was held to the end, and is seen to go
     return _in_order(session), _bytes_of((out, *gradients))
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bench.device import Device, Held, Phases
+from bench.garbage import uncollected
 from bench.record import Scalar
 
 GRAPH_WARM_CALLS = 3  # on a side stream before capture, as torch asks for
@@ -118,6 +119,10 @@ class Cuda(Device):
         """Peaks above what is allocated before the step, each counter reset after the warm-up."""
         self._warm(phases)
         phases.before()
+        with uncollected():
+            return self._counted(phases)
+
+    def _counted(self, phases: Phases) -> Held:
         base = self._reset()
         out = phases.forward()
         peak_forward, held = self._since(base)

@@ -6,12 +6,15 @@ import torch
 
 from attention_impls import catalogue
 from bench.cell import parse_id
+from bench.metric import Asked
 from bench.metrics import decode
+from bench.protocol import Protocol
 
 
 def readings(text):
     torch.set_num_threads(1)
-    return [metric.read(parse_id(text)) for metric in decode.METRICS]
+    asked = Asked(parse_id(text), Protocol())
+    return [metric.ask(asked).reading for metric in decode.METRICS]
 
 
 def test_a_recurrent_form_digests_the_past_once_and_steps_in_constant_time():

@@ -5,11 +5,14 @@ gradients, 8 where one is kept) and stashed random states included, each rounded
 that is not at all. S is one [B, H, I, J] of scores, OUT the output, X one of q, k, v.
 """
 
+import gc
+
 import pytest
 import torch
 
 from attention_impls import catalogue
 from bench.cell import parse_id
+from bench.device import Held, Phases
 from bench.devices.cpu import DEVICE, _account
 from bench.step import make
 
@@ -69,6 +72,21 @@ def test_the_number_is_the_same_every_time_and_whatever_ran_before():
     held("softmax.sdpa_flash", "fwdbwd", n=64)
     again = held("softmax.naive", "fwdbwd")
     assert first == again
+
+
+def _in_a_cycle():
+    kept = [torch.empty(2**20)]
+    kept.append(kept)
+
+
+def test_older_garbage_is_not_freed_in_the_middle_of_a_session():
+    phases = Phases(before=_in_a_cycle, forward=lambda: (gc.collect(), torch.ones(16))[1])
+    assert DEVICE.memory(phases) == Held(peak_forward=64, held=64)
+
+
+def test_what_a_step_leaves_in_cycles_counts_as_held_by_it():
+    phases = Phases(before=lambda: None, forward=lambda: (_in_a_cycle(), torch.ones(16))[1])
+    assert DEVICE.memory(phases).peak_forward == 4 * 2**20 + 64
 
 
 def test_without_a_balance_there_is_no_number():
